@@ -1,0 +1,39 @@
+# make demo and make test do everything on a fresh machine; the rest is for those who work here.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test test-slow lint bench dashboard clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvmill needs Python 3.11 or newer (PYTHON=… make …)"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,test]'
+	touch $@
+
+demo: install
+	$(BIN)/kvmill demo $(ARGS)
+
+test: install lint
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: install
+	@mkdir -p .typing && ln -sfn .. .typing/kvmill
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --level error
+
+bench: install
+	$(BIN)/kvmill bench $(ARGS)
+
+dashboard: install
+	$(BIN)/kvmill dashboard $(ARGS)
+
+clean:
+	rm -rf $(VENV) .typing .pytest_cache .ruff_cache .hypothesis

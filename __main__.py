@@ -1,0 +1,5 @@
+"""`python -m kvmill`."""
+
+from .cli import main
+
+main()

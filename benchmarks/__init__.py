@@ -1,0 +1,1 @@
+"""One file per question, run by `kvmill bench NAME`; figures in `results/`."""

@@ -1,0 +1,135 @@
+"""What every command shares: answers on stdout, progress on stderr, errors as one line with an exit code."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from .errors import Incomplete, KvmillError, NoAnswer
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+LOG_EVERY_S = 30.0
+
+
+def plain(value: Any) -> Any:
+    """A value made of JSON types. NaN and infinities become null: not measured, never a number."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    if hasattr(value, "item"):
+        return plain(value.item())
+    return str(value)
+
+
+def answer(value: Any, as_json: bool, text: Callable[[], str]) -> None:
+    """Print the answer on stdout: one JSON object, or the text made by `text`."""
+    out = json.dumps(plain(value), indent=2, allow_nan=False) if as_json else text()
+    sys.stdout.write(out.rstrip("\n") + "\n")
+    sys.stdout.flush()
+
+
+def note(message: str) -> None:
+    """A line on stderr."""
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+
+
+def guarded(function: Callable[Params, Result]) -> Callable[Params, Result]:
+    """Turn the expected failures of a command into one line on stderr and its exit code.
+
+    `NoAnswer` and `Incomplete` are raised after the answer was printed; their message still goes to stderr.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        import typer
+
+        try:
+            return function(*args, **kwargs)
+        except KvmillError as error:
+            label = {NoAnswer: "no answer", Incomplete: "incomplete"}.get(type(error), "error")
+            note(f"{label}: {' '.join(str(error).split())}")
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            note("interrupted; what was finished is kept")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+    return run
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """Rows as aligned plain text: `columns` maps keys to headings. Never wraps or cuts a cell."""
+    body = [[_cell(row.get(key)) for key in columns] for row in rows]
+    head = list(columns.values())
+    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
+    numeric = [all(_is_number(line[i]) for line in body) if body else False for i in range(len(head))]
+
+    def line(cells: list[str]) -> str:
+        return "  ".join(
+            c.rjust(w) if right else c.ljust(w) for c, w, right in zip(cells, widths, numeric, strict=True)
+        ).rstrip()
+
+    return "\n".join([line(head), line(["-" * w for w in widths]), *map(line, body)])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return str(value)
+
+
+def _is_number(text: str) -> bool:
+    return text[:1] in "–-+.0123456789" and not any(c.isalpha() for c in text)
+
+
+def duration(seconds: float) -> str:
+    """`75` → `1m15s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+class Progress:
+    """Progress on stderr: a live line on a terminal, else one line per 30 s. Silent when `KVMILL_QUIET` is set."""
+
+    def __init__(self, label: str, total: int, unit: str = "") -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.done = 0
+        self.started = self.last = time.monotonic()
+        self.live = sys.stderr.isatty()
+        self.quiet = bool(os.environ.get("KVMILL_QUIET"))
+
+    def step(self, amount: int = 1, detail: str = "") -> None:
+        """`amount` more is done."""
+        self.done += amount
+        now = time.monotonic()
+        if self.quiet or (not self.live and now - self.last < LOG_EVERY_S and self.done < self.total):
+            return
+        self.last = now
+        spent = now - self.started
+        eta = spent / self.done * (self.total - self.done) if self.done else 0.0
+        text = f"{self.label} {self.done}/{self.total} {self.unit}, {duration(spent)} spent, {duration(eta)} to go"
+        text += f", {detail}" if detail else ""
+        sys.stderr.write(f"\r\x1b[2K{text}" if self.live else text + "\n")
+        if self.live and self.done >= self.total:
+            sys.stderr.write("\n")
+        sys.stderr.flush()

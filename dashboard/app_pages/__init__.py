@@ -1,0 +1,1 @@
+"""Pages of the dashboard, registered by `dashboard/app.py`."""

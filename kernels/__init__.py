@@ -1,0 +1,1 @@
+"""Hot operations of compaction. Nothing is imported here: transformers probes for a package of this name."""

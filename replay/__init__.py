@@ -1,0 +1,1 @@
+"""Replay of recorded trajectories through a real model under compaction policies. Imports nothing by itself."""

@@ -1,0 +1,189 @@
+"""What every policy is: options, footprint and work, without torch.
+
+The footprint is arithmetic on segment lengths only, so the simulator applies it to any workload; replay
+fails a cell whose live tensors differ from it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import ClassVar, Literal
+
+from ...errors import UserError
+from .options import spell
+
+Kind = Literal["prefix", "assistant", "tool", "user"]
+CHECK_EVERY_TOKENS = 256  # engine chunk, and the grid on which threshold triggers look
+QUERY_ROWS_CAP = 4096  # proxy query rows per KV head (G rows per captured token)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSize:
+    """Lengths of one segment: all the footprint may know of it.
+
+    `protected` counts the structural tokens; `protected_at` gives their offsets where the text is known
+    (else they are assumed at the start); `closing` counts the closing structural token and what follows it.
+    """
+
+    kind: Kind
+    tokens: int
+    protected: int = 0
+    protected_at: tuple[int, ...] | None = None
+    closing: int = 2
+
+    def protected_before(self, offset: int) -> int:
+        """Protected tokens among the first `offset` tokens."""
+        if self.protected_at is None:
+            return min(self.protected, offset)
+        return sum(1 for at in self.protected_at if at < offset)
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """The compactable part of a model's cache: `layers` that own a full-attention cache."""
+
+    layers: int
+    kv_heads: int
+    q_heads: int
+    head_dim: int
+    dtype_bytes: int
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.q_heads // self.kv_heads
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of K and V of one token over all compactable layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFootprint:
+    """Memory after one turn, and its peak inside it. Rows are per layer and KV head and include P.
+
+    `query_rows*` count captured tokens (each holds q_heads × head_dim values per layer); `activity_rows`
+    count rows with a float32 activity; `transient_rows` are extra rows of a repeat copy;
+    `reprefill_tokens` are tokens fed again by text-level policies; `compactions` counts evictions.
+    """
+
+    kv_rows: int
+    kv_rows_peak: int
+    query_rows: int = 0
+    query_rows_peak: int = 0
+    activity_rows: int = 0
+    activity_rows_peak: int = 0
+    transient_rows: int = 0
+    reprefill_tokens: int = 0
+    compactions: int = 0
+
+    def aux_bytes(self, shape: KvShape) -> int:
+        """Bytes held beside K and V after the turn."""
+        return _aux_bytes(self.query_rows, self.activity_rows, shape)
+
+    def aux_bytes_peak(self, shape: KvShape) -> int:
+        """An upper bound of the bytes held beside K and V inside the turn."""
+        return _aux_bytes(self.query_rows_peak, self.activity_rows_peak, shape)
+
+
+def _aux_bytes(query_rows: int, activity_rows: int, shape: KvShape) -> int:
+    per_query = shape.layers * shape.q_heads * shape.head_dim * shape.dtype_bytes
+    return query_rows * per_query + activity_rows * shape.layers * shape.kv_heads * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Arithmetic of the compactions of one turn: floating-point operations and bytes moved."""
+
+    flops: float = 0.0
+    bytes: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.bytes + other.bytes)
+
+
+def ceil_share(keep: Decimal, tokens: int) -> int:
+    """max(1, ⌈keep·tokens⌉) in exact decimal arithmetic; 0 when there are no tokens."""
+    return max(1, math.ceil(keep * tokens)) if tokens > 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSizes:
+    """The segments of one turn: what precedes the assistant (prefix, user), then assistant, then tool."""
+
+    before: tuple[SegmentSize, ...]
+    assistant: SegmentSize
+    tool: SegmentSize | None
+
+    def segments(self) -> list[SegmentSize]:
+        """In the order they are fed."""
+        return [*self.before, self.assistant, *([self.tool] if self.tool else [])]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens fed in this turn."""
+        return sum(s.tokens for s in self.segments())
+
+
+def split_turns(segments: Iterable[SegmentSize]) -> list[TurnSizes]:
+    """Group a flat list into turns. A turn closes after its tool segment, or after the assistant's text.
+
+    Segments after the last assistant turn (a trailing user message) belong to no turn and are an error.
+    """
+    turns: list[TurnSizes] = []
+    before: list[SegmentSize] = []
+    items = list(segments)
+    index = 0
+    while index < len(items):
+        segment = items[index]
+        index += 1
+        if segment.kind in ("prefix", "user"):
+            before.append(segment)
+        elif segment.kind == "tool":
+            raise ValueError("a tool segment must follow an assistant segment")
+        else:
+            tool = items[index] if index < len(items) and items[index].kind == "tool" else None
+            index += tool is not None
+            turns.append(TurnSizes(tuple(before), segment, tool))
+            before = []
+    if before and turns:
+        raise ValueError("segments after the last turn")
+    return turns
+
+
+@dataclass(frozen=True)
+class Policy(ABC):
+    """A compaction policy. Subclasses are frozen, add options, and never change during a run."""
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    formula: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    footprint_kind: ClassVar[Literal["exact", "bounded"]] = "exact"
+
+    given: frozenset[str] = field(default=frozenset(), compare=False, kw_only=True)
+
+    def __str__(self) -> str:
+        return spell(self)
+
+    def checks(self, tokens: int) -> list[int]:
+        """Offsets inside a segment of `tokens` at which the policy may evict (its end is `tokens`)."""
+        return []
+
+    @abstractmethod
+    def footprint(self, segments: Sequence[SegmentSize]) -> list[TurnFootprint]:
+        """Memory after each turn of the trajectory made of `segments`."""
+
+    @abstractmethod
+    def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:
+        """Arithmetic of the compactions at the close of (or inside) each turn."""
+
+
+def usage(policy_name: str, reason: str) -> UserError:
+    """The error for options that exclude each other."""
+    return UserError(f"policy {policy_name}: {reason}")

@@ -1,0 +1,57 @@
+"""`sink_window` and `random`: the baselines that do not score.
+
+`sink_window` is StreamingLLM's rule (arXiv 2309.17453) with original positions: P, or its first `sinks`
+tokens, and the most recent tokens. `random` keeps the tokens with the largest of one fixed random score per
+layer, KV head and token, so that what is evicted stays evicted and sets are nested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .base import KvShape, SegmentSize, Work
+from .options import PROTECT, PROTECT_DOC, choice, integer, option
+from .running import RunningPolicy, gather_work, protected_or_user
+
+
+@dataclass(frozen=True)
+class SinkWindow(RunningPolicy):
+    """P and the last tokens; user tokens whole, inside the budget."""
+
+    name = "sink_window"
+    summary = "attention sinks and a sliding window, original positions"
+    formula = "kept = P ∪ user ∪ last tokens, budget rows beyond P"
+    source = "StreamingLLM, arXiv 2309.17453 (positions not renumbered)"
+
+    sinks: int = option(4, "first tokens of P kept under prefix=drop", parse=integer(0), show="int ≥ 0")
+
+    def forced_in(self, segment: SegmentSize, offset: int) -> int:
+        """User tokens whole; the sinks when P is compacted too."""
+        if segment.kind == "prefix":
+            return min(self.sinks, offset)
+        return super().forced_in(segment, offset)
+
+    def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:
+        """Moving rows only."""
+        return [gather_work(step, shape) for step in self.walk(segments)]
+
+
+@dataclass(frozen=True)
+class Random(RunningPolicy):
+    """Uniformly random tokens, seeded: the floor for every scoring policy."""
+
+    name = "random"
+    summary = "random eviction, seeded: the floor"
+    formula = "top budget of u(layer, head, position) ~ U(0, 1), fixed per token"
+    source = "baseline"
+
+    protect: str = option("structure", PROTECT_DOC, parse=choice(*PROTECT), show=" | ".join(PROTECT))
+
+    def forced_in(self, segment: SegmentSize, offset: int) -> int:
+        """User tokens whole, structural tokens elsewhere."""
+        return protected_or_user(segment, offset, self.protect)
+
+    def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:
+        """Moving rows only."""
+        return [gather_work(step, shape) for step in self.walk(segments)]

@@ -1,0 +1,64 @@
+"""`truncate`: keep P and the last tokens of the text, at the close of a turn; the naive baseline.
+
+It acts on text: what follows the first changed token is fed again, contiguously after P, so positions are
+those of the shortened prompt and the re-prefill is charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .base import KvShape, SegmentSize, TurnFootprint, Work, split_turns, usage
+from .running import RunningPolicy
+
+
+def last_tokens(user: Sequence[bool], allowed: int) -> list[int]:
+    """Indices kept of a live text: every user token, and the last others up to `allowed` in all, ascending."""
+    spare = allowed - sum(user)
+    kept = [i for i, forced in enumerate(user) if forced]
+    others = [i for i, forced in enumerate(user) if not forced]
+    return sorted(kept + (others[-spare:] if spare > 0 else []))
+
+
+def unchanged(kept: Sequence[int]) -> int:
+    """How many leading kept tokens precede the first dropped one."""
+    count = 0
+    while count < len(kept) and kept[count] == count:
+        count += 1
+    return count
+
+
+@dataclass(frozen=True)
+class Truncate(RunningPolicy):
+    """P (or nothing, under prefix=drop) and the last `budget` tokens."""
+
+    name = "truncate"
+    summary = "keep the last tokens of the text, re-prefilled"
+    formula = "text = P + last max(1, ⌈keep · tokens beyond P⌉) tokens, user messages whole"
+    source = "what teams do today"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trigger != "turn":
+            raise usage(str(self), "text is cut at the close of a turn: trigger=turn is the only choice")
+
+    def footprint(self, segments: Sequence[SegmentSize]) -> list[TurnFootprint]:
+        """Rows as every running policy; the tokens fed again follow from which ones stay."""
+        out: list[TurnFootprint] = []
+        live: list[bool] = []
+        for step, turn in zip(self.walk(segments), split_turns(segments), strict=True):
+            for segment in turn.segments():
+                if self.is_compactable(segment):
+                    live += [segment.kind == "user"] * segment.tokens
+            fed_again = 0
+            if step.evictions:
+                kept = last_tokens(live, step.rows)
+                fed_again = len(kept) - unchanged(kept)
+                live = [live[i] for i in kept]
+            out.append(replace(step.footprint(False), reprefill_tokens=fed_again))
+        return out
+
+    def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:
+        """Nothing but the re-prefill, which the footprint counts in tokens."""
+        return [Work() for _ in split_turns(segments)]

@@ -1,0 +1,29 @@
+"""`PolicyProfile`: what replay hands to the simulator about one policy, beyond its arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyProfile:
+    """Measured facts of a policy, each null where it was not measured. Footprint and work are the policy's own.
+
+    Accuracy figures are shares in [0, 1] with 95 % cluster-bootstrap intervals over `n` trajectories;
+    `difference*` is policy minus `full`, paired by trajectory. `extra_turns` is the relative growth in turns
+    (0.5 = half as many again) from closed-loop runs only.
+    """
+
+    policy: str
+    run: str | None = None
+    model: str | None = None
+    n: int = 0
+    answer_accuracy: float | None = None
+    answer_accuracy_low: float | None = None
+    answer_accuracy_high: float | None = None
+    full_accuracy: float | None = None
+    difference: float | None = None
+    difference_low: float | None = None
+    difference_high: float | None = None
+    extra_turns: float | None = None
+    extra_turns_source: str = "assumed none: no closed-loop run"

@@ -1,0 +1,1 @@
+"""Recorded agent runs and request logs: reading, checking, redacting, rendering, storing. Never imports torch."""

@@ -1,0 +1,1 @@
+"""Two bundled families of synthetic, labelled trajectories, made by `generate`."""
