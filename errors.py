@@ -59,4 +59,4 @@ def unknown(what: str, given: str, known: Iterable[str], where: str = "") -> Use
     close = get_close_matches(given, names, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     place = f" in {where}" if where else ""
-    return UserError(f"unknown {what} {given!r}{place}.{hint} Known: {', '.join(names)}")
+    return UserError(f"unknown {what} {given!r}{place}.{hint} Known: {', '.join(names) or 'none'}")

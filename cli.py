@@ -1,0 +1,118 @@
+"""The command line: joins the commands of every folder. Imports nothing heavy, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from . import __version__
+from .console import note
+from .errors import UserError, unknown
+
+FOLDERS = (
+    "kvmill.demo",
+    "kvmill.traces.commands",
+    "kvmill.replay.commands",
+    "kvmill.simulator.commands",
+    "kvmill.dashboard.commands",
+    "kvmill.benchmarks.commands",
+)
+HELP = "How many GPUs can be given back by compacting the KV cache of LLM agents, and at what cost."
+
+
+def _usage_error(error: UserError) -> NoReturn:
+    note(f"error: {error}")
+    raise typer.Exit(error.exit_code)
+
+
+def _explained(error: Exception, command: Any, ctx: Any) -> Exception:
+    """An unknown flag as one line that lists the known flags; any other error as it is."""
+    # typer carries its own copy of click, whose classes are not public: go by the name.
+    if type(error).__name__ != "NoSuchOption":
+        return error
+    flags = [flag for param in command.get_params(ctx) for flag in param.opts if flag.startswith("--")]
+    _usage_error(unknown("flag", getattr(error, "option_name", "?"), flags, ctx.command_path))
+
+
+class Command(TyperCommand):
+    """A command whose answer to an unknown flag lists the known ones."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does, but with a list instead of a guess."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            raise _explained(error, self, ctx) from None
+
+
+class Group(TyperGroup):
+    """A group whose answer to an unknown command or flag lists the known ones."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does, but with a list instead of a guess."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            raise _explained(error, self, ctx) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer does, but with a list instead of a guess."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
+            _usage_error(unknown("command", name, self.list_commands(ctx), ctx.command_path))
+        return super().resolve_command(ctx, args)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kvmill {__version__}")
+        raise typer.Exit()
+
+
+def _adopt(app: typer.Typer) -> None:
+    """Give every command and group below `app` the classes above."""
+    for command in app.registered_commands:
+        command.cls = Command
+    for group in app.registered_groups:
+        group.cls = Group
+        if group.typer_instance:
+            _adopt(group.typer_instance)
+
+
+def build() -> typer.Typer:
+    """The whole application."""
+    app = typer.Typer(
+        cls=Group,
+        help=HELP,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        pretty_exceptions_show_locals=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def root(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        ] = False,
+    ) -> None:
+        pass
+
+    for name in FOLDERS:
+        try:
+            module = import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            continue
+        module.register(app)
+    _adopt(app)
+    return app
+
+
+def main() -> None:
+    """Entry point of `kvmill`. Unexpected exceptions print their traceback and exit 1."""
+    build()()
