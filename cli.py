@@ -28,11 +28,11 @@ def _usage_error(error: UserError) -> NoReturn:
     raise typer.Exit(error.exit_code)
 
 
-def _explained(error: Exception, command: Any, ctx: Any) -> Exception:
-    """An unknown flag as one line that lists the known flags; any other error as it is."""
+def _explain(error: Exception, command: Any, ctx: Any) -> None:
+    """An unknown flag becomes one line that lists the known flags; any other error passes."""
     # typer carries its own copy of click, whose classes are not public: go by the name.
     if type(error).__name__ != "NoSuchOption":
-        return error
+        return
     flags = [flag for param in command.get_params(ctx) for flag in param.opts if flag.startswith("--")]
     _usage_error(unknown("flag", getattr(error, "option_name", "?"), flags, ctx.command_path))
 
@@ -45,7 +45,8 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            raise _explained(error, self, ctx) from None
+            _explain(error, self, ctx)
+            raise
 
 
 class Group(TyperGroup):
@@ -56,7 +57,8 @@ class Group(TyperGroup):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            raise _explained(error, self, ctx) from None
+            _explain(error, self, ctx)
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As typer does, but with a list instead of a guess."""

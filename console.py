@@ -31,9 +31,8 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int, bool)):
         return value
-    if hasattr(value, "item"):
-        return plain(value.item())
-    return str(value)
+    item = getattr(value, "item", None)  # numpy scalars
+    return plain(item()) if callable(item) else str(value)
 
 
 def answer(value: Any, as_json: bool, text: Callable[[], str]) -> None:
