@@ -117,4 +117,4 @@ def build() -> typer.Typer:
 
 def main() -> None:
     """Entry point of `kvmill`. Unexpected exceptions print their traceback and exit 1."""
-    build()()
+    build()(prog_name="kvmill")

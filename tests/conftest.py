@@ -1,0 +1,32 @@
+"""What every test shares: quiet progress, few threads, no store or hub of the user's, and the shared real data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ["KVMILL_QUIET"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.pop("KVMILL_STORE", None)
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The default store of every test is its own empty folder. KVMILL_CACHE stays: it holds the model."""
+    where = tmp_path / "default-store"
+    monkeypatch.setenv("KVMILL_STORE", str(where))
+    return where
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real traces and logs that are not part of the repository. Skips where they are absent."""
+    where = Path(os.environ.get("KVMILL_SHARED_DATA", ROOT.parent / "shared" / "data"))
+    if not where.is_dir():
+        pytest.skip("the shared data folder is absent (set KVMILL_SHARED_DATA to it)")
+    return where

@@ -1,0 +1,108 @@
+"""Answers on stdout as strict JSON or text; failures as one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+
+import numpy as np
+import pytest
+import typer
+
+from kvmill import console
+from kvmill.errors import Incomplete, InputError, NoAnswer, UserError
+
+
+@dataclass
+class Point:
+    x: float
+    inner: tuple[float, ...]
+
+
+def test_plain_turns_nan_and_infinity_into_null_at_any_depth():
+    value = {"a": float("nan"), "b": [Point(float("inf"), (1.0, float("-inf")))], 3: {1}}
+    assert console.plain(value) == {"a": None, "b": [{"x": None, "inner": [1.0, None]}], "3": [1]}
+
+
+def test_plain_reads_numpy_scalars_and_keeps_bools():
+    out = console.plain([np.float64(0.5), np.int64(7), np.bool_(True), np.float32("nan"), True, Decimal("0.2")])
+    assert out == [0.5, 7, True, None, True, "0.2"]
+    assert isinstance(out[2], bool)
+
+
+def test_json_answer_is_one_strict_object(capsys):
+    console.answer({"kl": float("nan"), "n": 3}, True, lambda: "never called")
+    out = capsys.readouterr()
+    assert json.loads(out.out, parse_constant=pytest.fail) == {"kl": None, "n": 3}
+    assert out.err == ""
+
+
+def test_text_answer_ends_with_one_newline(capsys):
+    console.answer({}, False, lambda: "11 GPUs\n\n")
+    assert capsys.readouterr().out == "11 GPUs\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "label"),
+    [
+        (UserError("bad\n flag"), 2, "error: bad flag"),
+        (InputError("nothing accepted"), 3, "error: nothing accepted"),
+        (NoAnswer("no fleet does", "KV"), 4, "no answer: no fleet does"),
+        (Incomplete("2 cells failed"), 6, "incomplete: 2 cells failed"),
+    ],
+)
+def test_guarded_prints_one_line_and_exits_with_the_family_code(capsys, error, code, label):
+    @console.guarded
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as caught:
+        command()
+    out = capsys.readouterr()
+    assert caught.value.exit_code == code
+    assert out.err == label + "\n"
+    assert out.out == ""
+
+
+def test_guarded_lets_our_bugs_through_with_their_traceback():
+    @console.guarded
+    def command() -> None:
+        raise ZeroDivisionError("ours")
+
+    with pytest.raises(ZeroDivisionError):
+        command()
+
+
+def test_guarded_keeps_the_signature_typer_reads():
+    @console.guarded
+    def command(keep: float = 0.2) -> float:
+        return keep
+
+    assert command(keep=0.4) == 0.4
+    assert command.__wrapped__.__annotations__["keep"] in (float, "float")
+
+
+def test_table_aligns_numbers_right_and_never_cuts():
+    rows = [{"p": "te(proxy=assistant,delay=1,keep=0.2)", "n": 5}, {"p": "full", "n": None}]
+    lines = console.table(rows, {"p": "policy", "n": "GPUs"}).splitlines()
+    assert lines[0].split() == ["policy", "GPUs"]
+    assert lines[2] == "te(proxy=assistant,delay=1,keep=0.2)     5"
+    assert lines[3] == "full".ljust(36) + "     –"
+
+
+def test_duration_reads_as_people_say_it():
+    assert [console.duration(s) for s in (0, 59.4, 60, 3661)] == ["0s", "59s", "1m00s", "61m01s"]
+
+
+def test_progress_is_silent_when_quiet_and_otherwise_ends_with_the_total(capsys, monkeypatch):
+    console.Progress("replay", 2, "cells").step(2)
+    assert capsys.readouterr().err == ""
+    monkeypatch.delenv("KVMILL_QUIET")
+    progress = console.Progress("replay", 2, "cells")
+    progress.step()
+    progress.step(detail="registry-00")
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, "off a terminal, only every 30 s and at the end"
+    assert err.startswith("replay 2/2 cells")
+    assert "registry-00" in err
