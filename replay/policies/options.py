@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, TypeVar, cast
 
 from ...errors import UserError, unknown
@@ -17,6 +17,8 @@ from ...errors import UserError, unknown
 P = TypeVar("P")
 PROTECT = ("structure", "none")
 PROTECT_DOC = "tokens that are always kept: the chat template's structural tokens"
+MOST_DECIMALS = 15
+_NUMBER = re.compile(rf"[0-9]{{1,9}}(\.[0-9]{{0,{MOST_DECIMALS}}})?|\.[0-9]{{1,{MOST_DECIMALS}}}")
 _SPEC = re.compile(r"^\s*([a-z_][a-z0-9_]*)\s*(?:\(\s*(.*?)\s*\))?\s*$", re.DOTALL)
 
 
@@ -27,27 +29,16 @@ def option(default: Any, doc: str, *, parse: Callable[[str], Any], show: str) ->
 
 def ratio(text: str) -> Decimal:
     """A keep ratio in [0, 1], exact: 0.2 is one fifth, not the nearest double."""
-    try:
-        value = Decimal(text)
-    except InvalidOperation:
-        raise ValueError("a number between 0 and 1") from None
-    if not value.is_finite() or not 0 <= value <= 1:
-        raise ValueError("a number between 0 and 1")
-    return value
+    return decimal_in("0", "1")(text)
 
 
 def decimal_in(low: str, high: str) -> Callable[[str], Decimal]:
-    """A decimal number in the closed interval [low, high]."""
+    """A decimal number in the closed interval [low, high], with few enough digits that products stay exact."""
 
     def parse(text: str) -> Decimal:
-        wanted = f"a number between {low} and {high}"
-        try:
-            value = Decimal(text)
-        except InvalidOperation:
-            raise ValueError(wanted) from None
-        if not value.is_finite() or not Decimal(low) <= value <= Decimal(high):
-            raise ValueError(wanted)
-        return value
+        if not _NUMBER.fullmatch(text) or not Decimal(low) <= Decimal(text) <= Decimal(high):
+            raise ValueError(f"a number between {low} and {high}, at most {MOST_DECIMALS} decimals")
+        return Decimal(text)
 
     return parse
 
@@ -129,7 +120,7 @@ def build(cls: type[P], pairs: dict[str, str], text: str) -> P:
             values[key] = known[key].metadata["parse"](raw)
         except ValueError as error:
             raise UserError(f"policy {text!r}: {key}={raw} must be {error}") from None
-    return cls(**values, given=frozenset(values))
+    return cast(Any, cls)(**values, given=frozenset(values))
 
 
 def spell(policy: Any) -> str:

@@ -24,22 +24,22 @@ from .base import (
     split_turns,
     usage,
 )
-from .options import choice, integer, option, ratio
+from .options import choice, decimal_in, integer, option, ratio, show_value
 
 
 def parse_trigger(text: str) -> str:
-    """`turn`, `threshold:X` (X ≥ 1) or `tokens:N`."""
-    kind, colon, value = text.partition(":")
+    """`turn`, `threshold:X` (X ≥ 1) or `tokens:N`, spelled in one way so that equal triggers compare equal."""
+    kind, _, value = text.partition(":")
     try:
-        if kind == "turn" and not colon:
+        if text == "turn":
             return text
-        if kind == "threshold" and colon and Fraction(value) >= 1:
-            return text
-        if kind == "tokens" and int(value) >= 1:
-            return text
-    except (ValueError, ZeroDivisionError):
+        if kind == "threshold":
+            return f"threshold:{show_value(decimal_in('1', '1000')(value))}"
+        if kind == "tokens":
+            return f"tokens:{integer(1)(value)}"
+    except ValueError:
         pass
-    raise ValueError("turn, threshold:1.1 or tokens:50")
+    raise ValueError("turn, threshold:X with X of at least 1, or tokens:N")
 
 
 TRIGGER_SHOW = "turn | threshold:X | tokens:N"
@@ -199,5 +199,3 @@ def protected_or_user(segment: SegmentSize, offset: int, protect: str) -> int:
     if segment.kind == "user":
         return offset
     return segment.protected_before(offset) if protect == "structure" else 0
-
-

@@ -45,16 +45,17 @@ class TokenEviction(Policy):
         show="assistant | boundary | tool, joined by +",
     )
     delay: int = option(
-        -1, "turns to wait before a turn is compacted (1 with a future source, else 0)", parse=integer(0), show="int ≥ 0"
+        -1,
+        "turns to wait before a turn is compacted (1 with a future source, else 0)",
+        parse=integer(0),
+        show="int ≥ 0",
     )
     keep: Decimal = option(Decimal("0.2"), "share of each segment kept", parse=ratio, show="ratio")
     keep_assistant: Decimal | None = option(None, "overrides keep for assistant segments", parse=ratio, show="ratio")
     keep_tool: Decimal | None = option(None, "overrides keep for tool segments", parse=ratio, show="ratio")
     keep_user: Decimal | None = option(None, "share of later user segments kept (whole)", parse=ratio, show="ratio")
     protect: str = option("structure", PROTECT_DOC, parse=choice(*PROTECT), show=" | ".join(PROTECT))
-    reduction: str = option(
-        "rms", "over query rows", parse=choice("rms", "mean", "max"), show="rms | mean | max"
-    )
+    reduction: str = option("rms", "over query rows", parse=choice("rms", "mean", "max"), show="rms | mean | max")
     granularity: str = option(
         "head", "token: the same indices for every head of a layer", parse=choice("head", "token"), show="head | token"
     )
@@ -114,7 +115,9 @@ class TokenEviction(Policy):
         """Tokens of a turn whose queries are captured for itself (boundary)."""
         if "boundary" not in self.proxies:
             return 0
-        compacted = [s for s in turn.segments() if s.kind != "prefix" and not (s.kind == "user" and self.keep_user is None)]
+        compacted = [
+            s for s in turn.segments() if s.kind != "prefix" and not (s.kind == "user" and self.keep_user is None)
+        ]
         return sum(min(s.closing, s.tokens) for s in compacted)
 
     def _held(self, turns: list[TurnSizes], t: int, *, after: bool) -> int:
@@ -133,7 +136,9 @@ class TokenEviction(Policy):
             work = Work()
             if t >= self.delay:
                 turn = turns[t - self.delay]
-                later = sum(self._captured(u, t - self.delay + 1 + i) for i, u in enumerate(turns[t - self.delay + 1 : t + 1]))
+                later = sum(
+                    self._captured(u, t - self.delay + 1 + i) for i, u in enumerate(turns[t - self.delay + 1 : t + 1])
+                )
                 for segment in turn.segments():
                     kept = self.kept(segment)
                     if kept == segment.tokens:
