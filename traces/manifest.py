@@ -1,0 +1,137 @@
+"""A run's manifest: the one file that says which files of the run count. Replaced atomically, never edited.
+
+A kill at any point leaves the old manifest or the new one. Files that no manifest lists do not exist for readers.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+FORMAT = 1
+NAME = "manifest.json"
+STATES = ("running", "complete", "incomplete")
+_PACKAGES = ("kvmill", "duckdb", "jinja2", "numpy", "pyarrow", "scipy", "simpy", "torch", "transformers")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One Parquet file of a run. `path` is relative to the run's folder; `segment` is the caller's key or `merged`."""
+
+    table: str
+    path: str
+    rows: int
+    segment: str
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a manifest says. Times are ISO 8601 in UTC; `generation` counts the manifest's versions."""
+
+    run_id: str
+    kind: str
+    state: str
+    config: dict[str, Any]
+    seed: int
+    device: str | None
+    git_revision: str | None
+    versions: dict[str, str]
+    created_at: str
+    finished_at: str | None = None
+    files: tuple[FileEntry, ...] = ()
+    keys: tuple[str, ...] = ()
+    generation: int = 0
+    format: int = field(default=FORMAT)
+
+    def rows(self, table: str) -> int:
+        """Rows of one table."""
+        return sum(entry.rows for entry in self.files if entry.table == table)
+
+
+def read(folder: Path) -> RunInfo:
+    """The manifest in a run's folder. UserError if it is damaged or from a newer kvmill."""
+    path = folder / NAME
+    try:
+        raw = json.loads(path.read_bytes())
+        if raw["format"] > FORMAT:
+            raise UserError(f"{path} was written by a newer kvmill (format {raw['format']}); update kvmill to read it")
+        known = {f.name for f in fields(RunInfo)}
+        values = {key: value for key, value in raw.items() if key in known}
+        values["files"] = tuple(FileEntry(**entry) for entry in raw["files"])
+        values["keys"] = tuple(raw["keys"])
+        info = RunInfo(**values)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"damaged manifest {path} ({type(error).__name__}: {error}); "
+            "run `kvmill store check`, then restore the file or delete the run's folder"
+        ) from None
+    if info.state not in STATES:
+        raise UserError(f"damaged manifest {path} (state {info.state!r}); run `kvmill store check`")
+    return info
+
+
+def write(folder: Path, info: RunInfo) -> None:
+    """Replace the manifest atomically and durably."""
+    data = json.dumps(asdict(info), indent=1, allow_nan=False).encode()
+    replace(folder / NAME, data)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that a reader, and a crash, sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)  # noqa: PTH105 (the tests count these calls)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in `folder` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@functools.cache
+def git_revision() -> str | None:
+    """Commit of this checkout, with `-dirty` when it was changed; None outside a checkout of kvmill itself."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+@functools.cache
+def _versions() -> Mapping[str, str]:
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide results, without importing any of them."""
+    return dict(_versions())

@@ -1,0 +1,310 @@
+"""The store: a folder of runs. Parquet files are the truth, a manifest per run says which of them count.
+
+Layout: `runs/RUN_ID/manifest.json` and `runs/RUN_ID/TABLE.GENERATION.parquet`. Segments are added while a run is
+going and merged into one file per table at its end. A kill at any point leaves the old or the new state.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ..console import plain
+from ..errors import UserError
+from . import locks, manifest, segments, views
+from .manifest import FileEntry, RunInfo
+from .tables import SCHEMAS
+
+if TYPE_CHECKING:
+    import duckdb
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+_QUERY_TRIES = 3
+
+
+class Store:
+    """A folder with one sub-folder per run. Reading needs no lock; a run has one writing process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(cls, where: str | Path | None = None) -> Store:
+        """The store at `where`, else at KVMILL_STORE, else at ./kvmill-store. Made on the first write."""
+        given = str(where or os.environ.get("KVMILL_STORE") or "kvmill-store")
+        if "://" in given:
+            raise UserError(f"store {given!r}: only folders are supported; give a path with --store or KVMILL_STORE")
+        path = Path(given).expanduser()
+        if path.exists() and not path.is_dir():
+            raise UserError(f"store {path} is a file; give a folder with --store or KVMILL_STORE")
+        return cls(path)
+
+    def folder(self, run_id: str) -> Path:
+        """The folder of a run."""
+        return self.path / "runs" / run_id
+
+    def begin(
+        self,
+        kind: str,
+        config: Mapping[str, Any],
+        *,
+        seed: int = 0,
+        device: str | None = None,
+        run_id: str | None = None,
+    ) -> Run:
+        """Start a run: its manifest is on disk, in state `running`, before this returns."""
+        now = datetime.now(UTC)
+        run_id = run_id or f"{kind}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        if not _RUN_ID.fullmatch(run_id):
+            raise UserError(f"run id {run_id!r}: use letters, digits, '.', '_' and '-'")
+        folder = self.folder(run_id)
+        if (folder / manifest.NAME).exists():
+            raise UserError(f"run {run_id} exists already in {self.path}; resume it or choose another id")
+        folder.mkdir(parents=True, exist_ok=True)
+        _lock(folder)
+        info = RunInfo(
+            run_id=run_id,
+            kind=kind,
+            state="running",
+            config=plain(config),
+            seed=seed,
+            device=device,
+            git_revision=manifest.git_revision(),
+            versions=manifest.versions(),
+            created_at=now.isoformat(timespec="microseconds"),
+        )
+        manifest.write(folder, info)
+        manifest.sync_folder(folder.parent)
+        return Run(self, run_id)
+
+    def resume(self, run_id: str) -> Run:
+        """The run, to go on with: skip what `keys()` holds. UserError if unknown, or if another process writes it."""
+        info = self.info(run_id)
+        _lock(self.folder(run_id))
+        if info.state == "incomplete":
+            manifest.write(self.folder(run_id), replace(info, state="running", finished_at=None))
+        return Run(self, run_id)
+
+    def runs(self, kind: str | None = None, state: str | None = None) -> list[RunInfo]:
+        """All runs, newest first."""
+        found = [manifest.read(path.parent) for path in self.path.glob(f"runs/*/{manifest.NAME}")]
+        chosen = [run for run in found if kind in (None, run.kind) and state in (None, run.state)]
+        return sorted(chosen, key=lambda run: (run.created_at, run.run_id), reverse=True)
+
+    def info(self, run_id: str) -> RunInfo:
+        """What the manifest of one run says. UserError if there is no such run."""
+        if _RUN_ID.fullmatch(run_id) and (self.folder(run_id) / manifest.NAME).is_file():
+            return manifest.read(self.folder(run_id))
+        newest = ", ".join(run.run_id for run in self.runs()[:5]) or "none"
+        raise UserError(f"unknown run {run_id!r} in {self.path}. Newest runs: {newest}")
+
+    def latest(self, kind: str) -> RunInfo | None:
+        """The newest complete run of a kind."""
+        return next(iter(self.runs(kind, "complete")), None)
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        """DuckDB in memory with a view per table and `runs`, over the files listed now.
+
+        A run that ends later replaces its files: connect again, or use `query`, which does.
+        """
+        runs = self.runs()
+        return views.connect(runs, {run.run_id: self.folder(run.run_id) for run in runs})
+
+    def query(self, sql: str, params: Sequence[Any] = ()) -> pa.Table:
+        """The answer to one question over the views. Errors of the SQL itself are DuckDB's."""
+        import duckdb
+
+        for attempt in range(_QUERY_TRIES):
+            try:
+                with self.connect() as connection:
+                    relation = connection.sql(sql, params=list(params) or None)
+                    return relation.to_arrow_table() if relation is not None else pa.table({})
+            except (UserError, duckdb.IOException, duckdb.InvalidInputException) as error:
+                # A run that ended in between has swapped its files: read the manifests again, then look for damage.
+                if attempt + 1 < _QUERY_TRIES and not isinstance(error, duckdb.InvalidInputException):
+                    continue
+                problems = self.check()
+                if isinstance(error, UserError) or not problems:
+                    raise
+                raise UserError(f"{problems[0]}; run `kvmill store check`") from None
+        raise AssertionError("unreachable")
+
+    def check(self) -> list[str]:
+        """Problems in words: damaged manifests, missing, torn or unlisted files. Empty if all is well."""
+        problems = []
+        for folder in sorted(self.path.glob("runs/*/")):
+            try:
+                info = manifest.read(folder)
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            for entry in info.files:
+                problem = segments.problem(folder / entry.path, entry.rows, entry.bytes)
+                problems += [f"{problem} (run {info.run_id})"] if problem else []
+            problems += [
+                f"unlisted file {path} (run {info.run_id}): left by a killed process; `kvmill store compact` removes it"
+                for path in _unlisted(folder, info)
+                if info.state != "running" or not locks.busy(folder)
+            ]
+        return problems
+
+    def compact(self) -> int:
+        """Merge the segments of finished runs and drop unlisted files. Returns the number of files removed.
+
+        Runs that another process is writing are left alone; so are damaged manifests (`check` names them).
+        """
+        removed = 0
+        for folder in sorted(self.path.glob("runs/*/")):
+            held = locks.holds(folder)
+            if not locks.acquire(folder):
+                continue
+            try:
+                if not (folder / manifest.NAME).exists():
+                    removed += sum(1 for path in folder.iterdir() if path.name != locks.NAME)
+                    shutil.rmtree(folder)
+                    continue
+                info = manifest.read(folder)
+                if info.state != "running":
+                    removed += Run(self, info.run_id)._merge(info.state, info.finished_at)
+                for path in _unlisted(folder, manifest.read(folder)):
+                    path.unlink()
+                    removed += 1
+            finally:
+                if not held:
+                    locks.release(folder)
+        return removed
+
+    def remove(self, run_id: str) -> None:
+        """Delete a run. It is gone for readers the moment its manifest is."""
+        folder = self.folder(self.info(run_id).run_id)
+        _lock(folder)
+        (folder / manifest.NAME).unlink()
+        manifest.sync_folder(folder)
+        locks.release(folder)
+        shutil.rmtree(folder)
+
+
+class Run:
+    """A run being written. Safe to share between the threads of one process."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        self.store = store
+        self.id = run_id
+        self._folder = store.folder(run_id)
+        self._guard = threading.RLock()
+
+    @property
+    def info(self) -> RunInfo:
+        """What the manifest says now."""
+        return manifest.read(self._folder)
+
+    def keys(self) -> set[str]:
+        """Keys of the segments that are in, also after they were merged: a resumed run skips them."""
+        return set(self.info.keys)
+
+    def read(self, table: str) -> pa.Table:
+        """All rows of one table of this run."""
+        schema = segments.schema_of(table)
+        parts = [self._load(entry, schema) for entry in self.info.files if entry.table == table]
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
+    def add(self, tables: Mapping[str, segments.Rows], *, key: str) -> None:
+        """Add one segment, all or nothing: rows of several tables under the caller's `key`.
+
+        UserError for an unknown table or column; ValueError for a key that is in already, and for NaN.
+        """
+        arrow = {name: segments.to_table(name, rows, self.id) for name, rows in tables.items()}
+        with self._guard:
+            _lock(self._folder)
+            info = self.info
+            if key in info.keys:
+                raise ValueError(f"segment {key!r} is already in run {self.id}")
+            made = [self._write(info, name, [table], key) for name, table in arrow.items() if table.num_rows]
+            self._swap(info, files=(*info.files, *made), keys=(*info.keys, key), state="running", finished_at=None)
+
+    def finish(self, state: str = "complete") -> None:
+        """End the run: one file per table, the manifest swapped, the segments deleted."""
+        if state not in ("complete", "incomplete"):
+            raise ValueError(f"a run ends complete or incomplete, not {state!r}")
+        with self._guard:
+            _lock(self._folder)
+            self._merge(state, datetime.now(UTC).isoformat(timespec="microseconds"))
+            locks.release(self._folder)
+
+    def discard(self, table: str, column: str, value: Any) -> int:
+        """Delete the rows of `table` in which `column` equals `value`; returns how many."""
+        import pyarrow.compute as pc
+
+        with self._guard:
+            held = locks.holds(self._folder)
+            _lock(self._folder)
+            info = self.info
+            before = self.read(table)
+            after = before.filter(pc.field(column) != value)
+            if after.num_rows < before.num_rows:
+                kept = [entry for entry in info.files if entry.table != table]
+                made = [self._write(info, table, [after], "merged")] if after.num_rows else []
+                self._swap(info, files=(*kept, *made))
+                self._drop(info)
+            if not held:
+                locks.release(self._folder)
+            return before.num_rows - after.num_rows
+
+    def _merge(self, state: str, finished_at: str | None) -> int:
+        info = self.info
+        files = [entry for entry in info.files if entry.table not in SCHEMAS]
+        for table in SCHEMAS:
+            parts = [entry for entry in info.files if entry.table == table]
+            if len(parts) > 1:
+                schema = SCHEMAS[table]
+                files.append(self._write(info, table, (self._load(part, schema) for part in parts), "merged"))
+            else:
+                files += parts
+        if set(files) != set(info.files) or (state, finished_at) != (info.state, info.finished_at):
+            self._swap(info, files=tuple(files), state=state, finished_at=finished_at)
+        return self._drop(info)
+
+    def _write(self, info: RunInfo, table: str, parts: Any, segment: str) -> FileEntry:
+        path = self._folder / f"{table}.{info.generation + 1}.parquet"
+        rows = segments.write(path, parts, segments.schema_of(table), self.id)
+        return FileEntry(table, path.name, rows, segment, path.stat().st_size)
+
+    def _load(self, entry: FileEntry, schema: pa.Schema) -> pa.Table:
+        path = self._folder / entry.path
+        if not path.is_file():
+            raise views.missing(path, self.id)
+        try:
+            return segments.read(path, schema)
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(f"torn file {path} of run {self.id} ({error}); run `kvmill store check`") from None
+
+    def _swap(self, info: RunInfo, **changes: Any) -> None:
+        manifest.sync_folder(self._folder)  # the files' names first, then the manifest that lists them
+        manifest.write(self._folder, replace(info, generation=info.generation + 1, **changes))
+
+    def _drop(self, before: RunInfo) -> int:
+        listed = {entry.path for entry in self.info.files}
+        gone = [entry.path for entry in before.files if entry.path not in listed]
+        for name in gone:
+            (self._folder / name).unlink(missing_ok=True)
+        return len(gone)
+
+
+def _lock(folder: Path) -> None:
+    if not locks.acquire(folder):
+        raise UserError(f"run {folder.name} is being written by another process; wait for it or start a new run")
+
+
+def _unlisted(folder: Path, info: RunInfo) -> list[Path]:
+    known = {manifest.NAME, locks.NAME, *(entry.path for entry in info.files)}
+    return [path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in known]

@@ -1,0 +1,82 @@
+"""DuckDB in memory over the listed Parquet files: one view per table, and `runs`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ..errors import UserError
+from .manifest import RunInfo
+from .tables import SCHEMAS
+
+if TYPE_CHECKING:
+    import duckdb
+
+RUNS = pa.schema(
+    [
+        *[(name, pa.string()) for name in ("run_id", "kind", "state", "config")],
+        ("seed", pa.int64()),
+        *[(name, pa.string()) for name in ("device", "git_revision", "versions", "created_at", "finished_at")],
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+
+
+def connect(runs: Sequence[RunInfo], folder_of: dict[str, Path]) -> duckdb.DuckDBPyConnection:
+    """An in-memory connection in UTC with a view per table of `SCHEMAS` and `runs`.
+
+    A view reads exactly the files listed now; a table without files is an empty view with the right types. Columns
+    that older files lack are null. UserError if a listed file is missing.
+    """
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("CREATE SCHEMA store")
+    files: dict[str, list[str]] = {name: [] for name in SCHEMAS}
+    for info in runs:
+        for entry in info.files:
+            path = folder_of[info.run_id] / entry.path
+            if not path.is_file():
+                raise missing(path, info.run_id)
+            files.setdefault(entry.table, []).append(str(path))
+    for name, schema in SCHEMAS.items():
+        _typed(connection, name, schema.empty_table())
+        body = f"SELECT * FROM store.{name}"
+        if files[name]:
+            listed = ", ".join("'" + path.replace("'", "''") + "'" for path in files[name])
+            body += f" UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], union_by_name = true)"
+        connection.execute(f"CREATE VIEW {name} AS {body}")
+    _typed(connection, "runs", pa.Table.from_pylist(list(map(_row, runs)), schema=RUNS))
+    connection.execute("CREATE VIEW runs AS SELECT * FROM store.runs")
+    return connection
+
+
+def missing(path: Path, run_id: str) -> UserError:
+    """The error for a listed file that is not there."""
+    return UserError(
+        f"missing file {path} of run {run_id}; run `kvmill store check`, then restore the file or delete the run"
+    )
+
+
+def _typed(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
+    connection.register("incoming", table)
+    connection.execute(f"CREATE TABLE store.{name} AS SELECT * FROM incoming")
+    connection.unregister("incoming")
+
+
+def _row(info: RunInfo) -> dict[str, object]:
+    row: dict[str, object] = {name: getattr(info, name) for name in RUNS.names if hasattr(info, name)}
+    row["config"], row["versions"] = json.dumps(info.config), json.dumps(info.versions)
+    row["rows"] = _total(entry.rows for entry in info.files)
+    row["bytes"] = _total(entry.bytes for entry in info.files)
+    return row
+
+
+def _total(values: Iterable[int]) -> int:
+    return sum(values)
