@@ -1,0 +1,132 @@
+"""One policy's path through a trajectory: its lane (cache and position), bookkeeping, and counted work.
+
+Branches that have not diverged share a lane; the first eviction gives a branch a lane of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .cache import KvCache
+from .policies.base import KvShape, Policy, SegmentSize, TurnFootprint, Work
+from .policies.states import Eviction, PolicyState, Rewrite, state_for
+
+
+@dataclass
+class Lane:
+    """A cache, the logical position of its next token, and the branches that ride on it."""
+
+    cache: KvCache
+    position: int = 0
+    riders: int = 1
+
+
+@dataclass
+class TurnCounters:
+    """What one branch did and held inside the current turn."""
+
+    rows_peak: int = 0
+    aux_bytes_peak: int = 0
+    kv_bytes_peak: int = 0
+    compactions: int = 0
+    reprefill_tokens: int = 0
+
+
+class FootprintMismatch(AssertionError):
+    """A policy's arithmetic differs from the live tensors: a bug in one of them."""
+
+
+@dataclass
+class Branch:
+    """A policy running on a trajectory. `index[l, h, r]` is the logical token in row r of layer l, head h."""
+
+    policy: Policy
+    lane: Lane
+    shape: KvShape
+    expected: list[TurnFootprint]
+    work: list[Work]
+    state: PolicyState
+    index: Tensor
+    counters: TurnCounters = field(default_factory=TurnCounters)
+    error: str | None = None
+
+    @classmethod
+    def start(
+        cls, policy: Policy, lane: Lane, sizes: list[SegmentSize], shape: KvShape, seed: int, device: torch.device
+    ) -> Branch:
+        """A branch at the beginning of a trajectory."""
+        index = torch.empty(shape.layers, shape.kv_heads, 0, dtype=torch.int32, device=device)
+        tokens = sum(size.tokens for size in sizes)
+        state = state_for(policy, shape, tokens, seed, device)
+        return cls(policy, lane, shape, policy.footprint(sizes), policy.work(sizes, shape), state, index)
+
+    @property
+    def rows(self) -> int:
+        """Rows in use per layer and KV head."""
+        return self.lane.cache.rows
+
+    def fed(self, logical: Sequence[int]) -> None:
+        """These logical tokens were appended to the lane."""
+        new = torch.tensor(logical, dtype=torch.int32, device=self.index.device)
+        self.index = torch.cat([self.index, new.expand(*self.index.shape[:2], len(logical))], dim=-1)
+        self.note_peak()
+
+    def note_peak(self) -> None:
+        """Remember the largest sizes inside the turn."""
+        counters = self.counters
+        counters.rows_peak = max(counters.rows_peak, self.rows)
+        counters.aux_bytes_peak = max(counters.aux_bytes_peak, self.state.aux_bytes())
+        counters.kv_bytes_peak = max(counters.kv_bytes_peak, self.lane.cache.nbytes)
+
+    def own_lane(self) -> Lane:
+        """A lane this branch may write to alone: forked off if others ride on the present one."""
+        if self.lane.riders > 1:
+            self.lane.riders -= 1
+            self.lane = Lane(self.lane.cache.fork(), self.lane.position)
+        return self.lane
+
+    def evict(self, eviction: Eviction) -> None:
+        """Free the rows that `eviction` does not keep."""
+        self.own_lane().cache.evict(eviction.start, eviction.index)
+        tail = self.index.gather(2, eviction.index)
+        self.index = torch.cat([self.index[..., : eviction.start], tail], dim=-1)
+        self.state.evicted(eviction)
+        self.counters.compactions += eviction.segments
+
+    def cut(self, rewrite: Rewrite) -> list[int]:
+        """Drop every row after the first changed token; returns the logical tokens to feed again."""
+        lane = self.own_lane()
+        lane.cache.roll_back(rewrite.unchanged_rows)
+        lane.position = rewrite.unchanged_rows
+        self.index = self.index[..., : rewrite.unchanged_rows].clone()
+        self.counters.compactions += 1
+        self.counters.reprefill_tokens += len(rewrite.again)
+        return rewrite.again
+
+    def check(self, turn: int) -> None:
+        """Raise FootprintMismatch unless the live tensors are what the policy's footprint says."""
+        want, have = self.expected[turn], self.counters
+        aux, aux_peak = self.state.aux_bytes(), have.aux_bytes_peak
+        live = {layer.keys.shape[0] for layer in self.lane.cache.buffers()}
+        pairs = {
+            "kv_rows": (self.rows, want.kv_rows),
+            "kv_rows_peak": (have.rows_peak, want.kv_rows_peak),
+            "index rows": (self.index.shape[2], want.kv_rows),
+            "aux_bytes": (aux, want.aux_bytes(self.shape)),
+            "aux_bytes_peak": (aux_peak, want.aux_bytes_peak(self.shape)),
+            "compactions": (have.compactions, want.compactions),
+            "reprefill_tokens": (have.reprefill_tokens, want.reprefill_tokens),
+            "kv heads": (len(live), 1),
+        }
+        wrong = [f"{name} live {a}, footprint {b}" for name, (a, b) in pairs.items() if a != b]
+        if wrong and self.policy.footprint_kind == "exact":
+            raise FootprintMismatch(f"turn {turn}: " + "; ".join(wrong))
+
+    def kept_share(self, tokens: int) -> Tensor:
+        """Share of layer-heads that still hold each logical token, (tokens,) float32."""
+        counts = torch.bincount(self.index.flatten().long(), minlength=tokens)
+        return counts.float() / (self.shape.layers * self.shape.kv_heads)

@@ -1,0 +1,96 @@
+"""The main path: one tokenised trajectory through the model under every policy, turn by turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..traces.tokens import ProbeTokens, TokenTrajectory
+from .branch import Branch, TurnCounters
+from .forward import Forward
+from .lockstep import Lockstep
+from .metrics import ProbeAnswer, TurnQuality, answer_probes, score_chunk
+from .policies.base import Policy, Work
+from .segments import turns_of
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """One turn of one branch: quality sums, what it held after the turn and at most inside it, what it did."""
+
+    turn: int
+    logical_tokens: int
+    quality: TurnQuality
+    kv_rows: int
+    kv_bytes: int
+    aux_bytes: int
+    counters: TurnCounters
+    work: Work
+
+
+@dataclass
+class BranchRun:
+    """Everything measured on one branch. `error` says why it ended early; `kept` is by logical token."""
+
+    policy: Policy
+    turns: list[TurnRecord] = field(default_factory=list)
+    probes: list[ProbeAnswer] = field(default_factory=list)
+    kept: Tensor | None = None
+    process_bytes: int = 0
+    error: str | None = None
+
+
+def replay(
+    forward: Forward,
+    trajectory: TokenTrajectory,
+    policies: Sequence[Policy],
+    probes: Sequence[ProbeTokens] = (),
+    seed: int = 0,
+) -> list[BranchRun]:
+    """Teacher-forced replay. `policies[0]` is `full`, the reference of every quality figure.
+
+    Recorded tokens are fed turn by turn; when a turn closes every policy compacts; later recorded assistant
+    tokens, and the probes after the last turn, are scored on what is left.
+    """
+    run = Lockstep(forward, trajectory, policies, seed)
+    runs = {id(branch): BranchRun(branch.policy) for branch in run.branches}
+    full = run.branches[0]
+    for turn, segments in enumerate(turns_of(trajectory)):
+        quality = {id(branch): TurnQuality() for branch in run.branches}
+        for segment in segments:
+            for chunk in run.chunks(segment):
+                lanes, hidden = run.feed(chunk)
+                scores = score_chunk(forward, chunk, lanes, hidden, full.lane)
+                for branch in run.alive:
+                    if id(branch.lane) in scores:
+                        quality[id(branch)].add(scores[id(branch.lane)])
+                run.look(chunk)
+        run.compact(turn)
+        if full.error is not None:
+            raise RuntimeError(f"the reference run failed: {full.error}")
+        for key, counters in run.settle(turn).items():
+            branch = next(b for b in run.branches if id(b) == key)
+            runs[key].turns.append(_record(run, branch, turn, quality[key], counters))
+    answers = answer_probes(forward, run.alive, probes)
+    for branch in run.branches:
+        result = runs[id(branch)]
+        result.error, result.process_bytes = branch.error, run.process_bytes_peak
+        if branch.error is None:
+            result.probes = answers[id(branch)]
+            result.kept = branch.kept_share(run.logical)
+    return list(runs.values())
+
+
+def _record(run: Lockstep, branch: Branch, turn: int, quality: TurnQuality, counters: TurnCounters) -> TurnRecord:
+    return TurnRecord(
+        turn=turn,
+        logical_tokens=run.logical,
+        quality=quality,
+        kv_rows=branch.rows,
+        kv_bytes=branch.lane.cache.nbytes,
+        aux_bytes=branch.state.aux_bytes(),
+        counters=counters,
+        work=branch.work[turn],
+    )

@@ -1,0 +1,136 @@
+"""Branches fed in lockstep: one forward pass per chunk, each policy evicting on its own."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ..traces.tokens import TokenSegment, TokenTrajectory
+from .branch import Branch, Lane, TurnCounters
+from .cache import KvCache, process_bytes
+from .forward import Forward, Observer
+from .policies.base import CHECK_EVERY_TOKENS, Policy
+from .policies.states import Chunk, Rewrite
+from .segments import chunk_ends, sizes_of
+
+T = TypeVar("T")
+REFEED_TOKENS = 1024
+
+
+class Lockstep:
+    """All branches of one trajectory. A branch that raises is marked failed and leaves; the others go on."""
+
+    def __init__(self, forward: Forward, trajectory: TokenTrajectory, policies: Sequence[Policy], seed: int) -> None:
+        self.forward, self.trajectory = forward, trajectory
+        sizes, shape = sizes_of(trajectory), forward.shape
+        device = forward.model.device
+        lane = Lane(KvCache(shape, forward.model.dtype, device), riders=0)
+        self.branches: list[Branch] = []
+        for policy in policies:
+            lane.riders += 1
+            self.branches.append(Branch.start(policy, lane, sizes, shape, seed, device))
+        self.ids = [token for segment in trajectory.segments for token in segment.ids]
+        self.logical = 0
+        self.process_bytes_peak = 0
+
+    @property
+    def alive(self) -> list[Branch]:
+        """Branches that have not failed."""
+        return [branch for branch in self.branches if branch.error is None]
+
+    def lanes(self) -> list[Lane]:
+        """The distinct lanes of the branches alive, in branch order."""
+        return list({id(branch.lane): branch.lane for branch in self.alive}.values())
+
+    def chunks(self, segment: TokenSegment, begin: int = 0, end: int | None = None) -> Iterator[Chunk]:
+        """The segment (or its tokens [begin, end)) cut where any policy may look."""
+        checks = [c for branch in self.alive for c in branch.policy.checks(len(segment.ids))]
+        stop = len(segment.ids) if end is None else end
+        cuts = chunk_ends(len(segment.ids), checks, CHECK_EVERY_TOKENS)
+        for cut in sorted({*(c for c in cuts if begin < c < stop), stop}):
+            if cut > begin:
+                yield Chunk(segment, begin, cut, self.logical)
+            begin = cut
+
+    @torch.inference_mode()
+    def feed(self, chunk: Chunk) -> tuple[list[Lane], Tensor]:
+        """Feed a chunk to every lane; returns the lanes and their hidden states (B, L, hidden)."""
+        lanes = self.lanes()
+        watching: dict[int, list[Observer]] = {id(lane): [] for lane in lanes}
+        for branch in self.alive:
+            if self._guard(branch, partial(branch.state.begin, chunk)):
+                watching[id(branch.lane)].append(partial(self._observe, branch))
+        hidden = self.forward.feed(
+            lanes, chunk.segment.ids[chunk.begin : chunk.end], observers=[watching[id(lane)] for lane in lanes]
+        )
+        count = chunk.end - chunk.begin
+        for branch in self.alive:
+            self._guard(branch, partial(branch.state.fed, chunk))
+            branch.fed(range(self.logical, self.logical + count))
+        self.logical += count
+        return lanes, hidden
+
+    @torch.inference_mode()
+    def look(self, chunk: Chunk) -> None:
+        """Let the policies that asked for a check at the chunk's end evict."""
+        for branch in self.alive:
+            if chunk.end in branch.policy.checks(len(chunk.segment.ids)):
+                self._guard(branch, partial(self._look, branch))
+
+    @torch.inference_mode()
+    def compact(self, turn: int) -> None:
+        """The turn closes: every policy compacts what is due."""
+        self.process_bytes_peak = max(self.process_bytes_peak, self.process_bytes())
+        for branch in self.alive:
+            self._guard(branch, partial(self._close, branch, turn))
+
+    def settle(self, turn: int) -> dict[int, TurnCounters]:
+        """Check every branch against its footprint; returns the turn's counters by branch, and resets them."""
+        out: dict[int, TurnCounters] = {}
+        for branch in self.alive:
+            self._guard(branch, partial(branch.check, turn))
+            out[id(branch)] = branch.counters
+            branch.counters = TurnCounters()
+            branch.note_peak()
+        return out
+
+    def process_bytes(self) -> int:
+        """Bytes of all caches, shared buffers once."""
+        return process_bytes(lane.cache for lane in self.lanes())
+
+    def _observe(self, branch: Branch, layer: int, queries: Tensor, keys: Tensor, scaling: float) -> None:
+        if branch.error is None:
+            before = branch.index[layer]
+            self._guard(branch, partial(branch.state.observe, layer, queries, keys, scaling, before))
+
+    def _look(self, branch: Branch) -> None:
+        eviction = branch.state.look(branch.index)
+        if eviction is not None:
+            branch.evict(eviction)
+
+    def _close(self, branch: Branch, turn: int) -> None:
+        outcome = branch.state.close(turn, branch.index, branch.lane.cache)
+        if isinstance(outcome, Rewrite):
+            again = branch.cut(outcome)
+            for begin in range(0, len(again), REFEED_TOKENS):
+                part = again[begin : begin + REFEED_TOKENS]
+                self.forward.feed([branch.lane], [self.ids[i] for i in part])
+                branch.fed(part)
+        elif outcome is not None:
+            branch.evict(outcome)
+
+    @staticmethod
+    def _guard(branch: Branch, action: Callable[[], T]) -> T | None:
+        """A policy's failure costs its own cell only; the row says why."""
+        try:
+            return action()
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            branch.error = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
+            branch.lane.riders -= 1
+            return None
