@@ -1,0 +1,21 @@
+"""Entry of the dashboard: title, pages, and which store is read. Run by `kvmill dashboard`."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from kvmill.dashboard.parts import open_store
+
+HERE = Path(__file__).parent / "app_pages"
+
+st.set_page_config(page_title="kvmill", page_icon=":material/memory:", layout="wide")
+page = st.navigation(
+    [
+        st.Page(HERE / "overview.py", title="Overview", icon=":material/home:", default=True),
+        st.Page(HERE / "compare.py", title="Compare policies", icon=":material/compare_arrows:"),
+        st.Page(HERE / "capacity.py", title="Capacity", icon=":material/dns:"),
+    ]
+)
+with st.sidebar:
+    st.caption(f"Store: `{open_store().path}`")
+page.run()

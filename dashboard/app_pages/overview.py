@@ -1,0 +1,47 @@
+"""Overview: the newest answer first, then the newest runs, then what to do next."""
+
+import streamlit as st
+
+from kvmill.dashboard import queries
+from kvmill.dashboard.advice import next_steps
+from kvmill.dashboard.parts import damage_shown, legend, number, open_store
+
+store = open_store()
+st.title("How many GPUs does compaction give back?")
+with damage_shown(store):
+    runs = queries.newest_runs(store)
+    plans = queries.run_ids(store, "plan", "plans")
+    answer = queries.answer_of(store, plans[0]) if plans else None
+    rows = queries.plan_rows(store, plans[0]) if plans else []
+
+if answer:
+    st.success(answer, icon=":material/check:")
+elif plans:
+    st.info(f"The newest plan, {plans[0]}, has no answer in one sentence: open the page Capacity.")
+else:
+    st.info("No plan yet. Plan a fleet and the answer appears here.", icon=":material/info:")
+
+if rows:
+    columns = st.columns(len(rows[:4]))
+    for column, row in zip(columns, rows[:4], strict=True):
+        low, high = row.get("gpus_saved_low"), row.get("gpus_saved_high")
+        saved = row.get("gpus_saved")
+        interval = f" ({number(low)} to {number(high)})" if low is not None and high is not None else ""
+        column.metric(
+            f"{row['policy']} · simulated",
+            f"{number(row.get('gpus'))} × {row['gpu']}",
+            delta=f"{number(saved)} saved{interval}" if saved else None,
+            help="GPUs needed to keep the promise, and GPUs saved against `full` with the 95 % interval.",
+        )
+    legend("simulated")
+
+st.subheader("What to do next")
+for text, shell in next_steps(runs):
+    st.markdown(text)
+    st.code(shell, language="bash")
+
+st.subheader("Newest runs")
+if runs:
+    st.dataframe(runs, hide_index=True, width="stretch")
+else:
+    st.write(f"The store `{store.path}` is empty.")

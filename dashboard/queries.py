@@ -1,0 +1,104 @@
+"""What the pages ask of the store: every SQL statement of the dashboard. Rows come back as plain dictionaries.
+
+Nothing here is cached or drawn; a damaged store raises UserError, which the pages show.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..errors import UserError
+from ..traces import locks
+from ..traces.manifest import RunInfo
+from ..traces.store import Store
+
+Rows = list[dict[str, Any]]
+
+
+def newest_runs(store: Store, limit: int = 10) -> Rows:
+    """The newest runs of every kind and their state; a run whose process is gone is `killed`, not `running`."""
+    return [
+        {
+            "run": run.run_id,
+            "kind": run.kind,
+            "state": "killed" if run.state == "running" and not locks.busy(store.folder(run.run_id)) else run.state,
+            "started (UTC)": run.created_at[:19].replace("T", " "),
+            "model": run.config.get("model"),
+            "device": run.device,
+            "rows": sum(entry.rows for entry in run.files),
+            "revision": (run.git_revision or "")[:10],
+        }
+        for run in store.runs()[:limit]
+    ]
+
+
+def run_ids(store: Store, kind: str, table: str) -> list[str]:
+    """Runs of a kind that have rows in a table, newest first."""
+    return [run.run_id for run in store.runs(kind) if any(entry.table == table for entry in run.files)]
+
+
+def measured(store: Store, run_id: str) -> dict[str, Any]:
+    """The object that `kvmill results RUN --json` prints."""
+    from ..replay.results import summary
+
+    return summary(store, run_id)
+
+
+def origin(info: RunInfo) -> str:
+    """Where measured figures come from: model, numbers' type, device."""
+    parts = [str(info.config.get("model") or "an unnamed model")]
+    parts += [str(info.config[key]) for key in ("dtype", "mode") if info.config.get(key)]
+    return f"measured with {', '.join(parts)} on {info.device or 'an unknown device'}, run {info.run_id}"
+
+
+def kv_over_turns(store: Store, run_id: str) -> Rows:
+    """Mean KV rows in use after each turn, per policy, with how many trajectories still ran. Turns count from 1."""
+    return store.query(
+        """
+        SELECT policy, turn + 1 AS turn, avg(kv_tokens) AS kv_tokens, avg(kv_tokens_peak) AS kv_tokens_peak,
+               count(DISTINCT trajectory_id) AS trajectories
+        FROM turn_metrics
+        WHERE run_id = ? AND measure = 'quality' AND kv_tokens IS NOT NULL
+        GROUP BY ALL ORDER BY policy, turn
+        """,
+        [run_id],
+    ).to_pylist()
+
+
+def failures(store: Store, run_id: str) -> Rows:
+    """Cells that failed, and why."""
+    return store.query(
+        "SELECT trajectory_id, policy, measure, error FROM cells WHERE run_id = ? AND status <> 'ok' ORDER BY ALL",
+        [run_id],
+    ).to_pylist()
+
+
+def plan_rows(store: Store, run_id: str) -> Rows:
+    """The rows of one plan as `kvmill plan --json` prints them, with workload, model and GPU beside them."""
+    rows = store.query(
+        "SELECT * FROM plans WHERE run_id = ? ORDER BY workload, gpus DESC, policy", [run_id]
+    ).to_pylist()
+    return [_detail(row) | {key: value for key, value in row.items() if key != "detail"} for row in rows]
+
+
+def _detail(row: dict[str, Any]) -> dict[str, Any]:
+    try:
+        detail = json.loads(row["detail"] or "{}")
+    except ValueError as error:
+        raise UserError(f"plan {row['run_id']}: its detail column is not JSON ({error}); plan again") from None
+    return detail if isinstance(detail, dict) else {}
+
+
+def replications(store: Store, run_id: str, policy: str) -> Rows:
+    """What happened per fleet size: mean, least and largest p95 over the replications."""
+    return store.query(
+        """
+        SELECT gpus, count(*) AS replications, avg(ttft_p95_s) AS ttft_p95_s, min(ttft_p95_s) AS ttft_low_s,
+               max(ttft_p95_s) AS ttft_high_s, avg(tpot_p95_s) AS tpot_p95_s, min(tpot_p95_s) AS tpot_low_s,
+               max(tpot_p95_s) AS tpot_high_s, avg(kv_used_share) AS kv_used_share
+        FROM simulations WHERE run_id = ? AND policy = ?
+        GROUP BY gpus ORDER BY gpus
+        """,
+        [run_id, policy],
+    ).to_pylist()

@@ -1,0 +1,35 @@
+"""The overview always says what to do next, and never what cannot work."""
+
+from __future__ import annotations
+
+from kvmill.dashboard.advice import next_steps
+
+
+def run(kind: str, state: str = "complete") -> dict[str, str]:
+    return {"run": f"{kind}-1", "kind": kind, "state": state}
+
+
+def commands(runs: list[dict[str, str]]) -> str:
+    return "\n".join(command for _, command in next_steps(runs))
+
+
+def test_an_empty_store_points_to_the_demo():
+    assert "kvmill demo --quick" in commands([])
+
+
+def test_an_interrupted_replay_is_to_be_resumed_first():
+    for state in ("incomplete", "killed"):
+        steps = next_steps([run("replay", state), run("plan")])
+        assert steps[0][1] == "kvmill replay --resume replay-1"
+        assert any("kvmill replay --traces" in command for _, command in steps), "no quality is known yet"
+
+
+def test_a_running_replay_is_left_alone():
+    assert "--resume" not in commands([run("replay", "running")])
+
+
+def test_what_is_missing_is_what_is_advised():
+    assert "kvmill plan" in commands([run("replay")])
+    assert "kvmill replay" in commands([run("plan")])
+    assert "kvmill plan" not in commands([run("replay"), run("plan")])
+    assert "kvmill inspect" in commands([run("replay"), run("plan")])
