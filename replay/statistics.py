@@ -1,0 +1,159 @@
+"""Intervals and tests with the trajectory as the unit: what comes from one trajectory is resampled together.
+
+Percentile cluster bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, chapters 8 and 13), paired
+sign-flip randomisation test (Fisher), exact McNemar test (binomial), Holm's step-down correction. Only numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+RESAMPLES = 10_000
+FEW = 10  # fewer trajectories than this: intervals are shown, but flagged
+EXACT_UP_TO = 20  # trajectories for which all 2^n sign flips are enumerated
+_BLOCK = 2_000_000  # resampled weights held at once
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A ratio of sums over `n` trajectories, or a paired difference of two, with its percentile interval.
+
+    `low` and `high` are None for n = 1: one trajectory says nothing about the spread. All are None for n = 0.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def few(self) -> bool:
+        """Whether the interval rests on fewer than ten trajectories."""
+        return self.n < FEW
+
+
+def estimate(
+    sums: ArrayLike,
+    counts: ArrayLike | None = None,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Σ sums / Σ counts over trajectories, and its cluster-bootstrap interval.
+
+    `sums` and `counts` have one entry per trajectory (probes answered right, probes asked); without `counts` it is
+    the mean over trajectories. Trajectories with a count of 0 are left out.
+    """
+    top, bottom = _clusters(sums, counts)
+    if len(top) == 0:
+        return Estimate(None, None, None, 0)
+    value = float(top.sum() / bottom.sum())
+    low, high = _interval([(w @ top) / (w @ bottom) for w in _weights(len(top), resamples, seed)], confidence, len(top))
+    return Estimate(value, low, high, len(top))
+
+
+def difference(
+    sums: ArrayLike,
+    other: ArrayLike,
+    counts: ArrayLike | None = None,
+    other_counts: ArrayLike | None = None,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Ratio of `sums` minus ratio of `other`, paired: entry i of both is the same trajectory, resampled together."""
+    top, bottom = _clusters(sums, counts, drop=False)
+    top2, bottom2 = _clusters(other, other_counts, drop=False)
+    if len(top) != len(top2):
+        raise ValueError("paired samples have one entry per trajectory in both")
+    both = (bottom > 0) & (bottom2 > 0)
+    top, bottom, top2, bottom2 = top[both], bottom[both], top2[both], bottom2[both]
+    if len(top) == 0:
+        return Estimate(None, None, None, 0)
+    value = float(top.sum() / bottom.sum() - top2.sum() / bottom2.sum())
+    drawn = [(w @ top) / (w @ bottom) - (w @ top2) / (w @ bottom2) for w in _weights(len(top), resamples, seed)]
+    low, high = _interval(drawn, confidence, len(top))
+    return Estimate(value, low, high, len(top))
+
+
+def sign_flip(differences: ArrayLike, *, seed: int = 0, flips: int = RESAMPLES) -> float:
+    """Two-sided p of the paired sign-flip test on per-trajectory differences.
+
+    The share of sign assignments whose |mean| is at least the observed one: all 2^n of them up to 20 trajectories,
+    above that `flips` random ones and the observed one, so that p is never 0.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if values.size == 0:
+        return 1.0
+    observed = abs(values.sum())
+    least = observed - 1e-9 * np.abs(values).sum()  # rounding must not turn an equal sum into a smaller one
+    if values.size <= EXACT_UP_TO:
+        totals = np.zeros(1)
+        for value in values:
+            totals = np.concatenate([totals + value, totals - value])
+        return float((np.abs(totals) >= least).mean())
+    generator = np.random.default_rng(seed)
+    hits, left = 0, flips
+    while left:
+        size = min(left, max(1, _BLOCK // values.size))
+        signs = generator.integers(0, 2, size=(size, values.size), dtype=np.int8) * 2 - 1
+        hits += int((np.abs(signs @ values) >= least).sum())
+        left -= size
+    return (hits + 1) / (flips + 1)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Two-sided exact p of McNemar's test: how many trajectories only one of two policies got right.
+
+    For one binary outcome per trajectory only; several probes of one trajectory are not independent.
+    """
+    discordant = only_first + only_second
+    if discordant == 0:
+        return 1.0
+    tail = sum(math.comb(discordant, k) for k in range(min(only_first, only_second) + 1))
+    return min(1.0, 2 * tail / 2**discordant)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm-adjusted p values in the order given: they keep the family-wise error when several policies are tested."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, worst = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = worst
+    return adjusted
+
+
+def _clusters(
+    sums: ArrayLike, counts: ArrayLike | None, *, drop: bool = True
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    top = np.asarray(sums, dtype=np.float64).reshape(-1)
+    bottom = np.ones_like(top) if counts is None else np.asarray(counts, dtype=np.float64).reshape(-1)
+    if len(top) != len(bottom):
+        raise ValueError("sums and counts have one entry per trajectory")
+    if not np.isfinite(top).all() or not np.isfinite(bottom).all() or (bottom < 0).any():
+        raise ValueError("sums must be finite, counts finite and not negative")
+    return (top[bottom > 0], bottom[bottom > 0]) if drop else (top, bottom)
+
+
+def _weights(clusters: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """How often each trajectory is drawn: blocks of (resamples, clusters), the same for the same seed."""
+    generator = np.random.default_rng(seed)
+    block = max(1, _BLOCK // clusters)
+    for start in range(0, resamples, block):
+        yield generator.multinomial(clusters, [1 / clusters] * clusters, size=min(block, resamples - start))
+
+
+def _interval(drawn: list[NDArray[np.float64]], confidence: float, n: int) -> tuple[float | None, float | None]:
+    if n < 2:
+        return None, None
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(drawn), [tail, 1 - tail])
+    return float(low), float(high)
