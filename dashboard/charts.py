@@ -12,6 +12,7 @@ import altair as alt
 
 from ..errors import UserError
 from ..replay.policies.registry import parse_policy
+from ..replay.policies.te import TokenEviction
 
 Rows = Sequence[Mapping[str, Any]]
 MARKS = {
@@ -32,7 +33,7 @@ def family(policy: str) -> str:
         parsed = parse_policy(policy)
     except UserError:
         return "other"
-    name = f"te {parsed.proxy.split('+')[0]}" if hasattr(parsed, "proxy") else parsed.name
+    name = f"te {parsed.proxies[0]}" if isinstance(parsed, TokenEviction) else parsed.name
     return name if name in MARKS else "other"
 
 
@@ -96,7 +97,7 @@ def against_kv(rows: Rows, value: str, title: str, *, percent: bool = False) -> 
         .mark_rule(strokeDash=[5, 4], color="#767676")
         .encode(y=y)
     )
-    return alt.layer(full, bars, points, names).properties(height=380)
+    return alt.LayerChart(layer=[full, bars, points, names]).properties(height=380)
 
 
 def kv_over_turns(rows: Rows) -> alt.Chart:
@@ -145,7 +146,7 @@ def gpus_needed(rows: Rows) -> alt.LayerChart:
         .mark_rule(strokeWidth=3, color="#333333")
         .encode(y=y, x="gpus_low:Q", x2="gpus_high:Q")
     )
-    return alt.layer(bars, interval).properties(height=60 + 44 * max(1, len(rows)))
+    return alt.LayerChart(layer=[bars, interval]).properties(height=60 + 44 * max(1, len(rows)))
 
 
 def p95_by_fleet(rows: Rows, metric: str, limit_s: float | None) -> alt.LayerChart:
@@ -172,4 +173,4 @@ def p95_by_fleet(rows: Rows, metric: str, limit_s: float | None) -> alt.LayerCha
     if limit_s is not None:
         slo = alt.Chart(alt.Data(values=[{"limit": limit_s}]))
         layers.append(slo.mark_rule(color="#D55E00", strokeDash=[6, 3], strokeWidth=2).encode(y="limit:Q"))
-    return alt.layer(*layers).properties(height=280)
+    return alt.LayerChart(layer=layers).properties(height=280)

@@ -46,7 +46,7 @@ st.altair_chart(charts.gpus_needed(rows), width="stretch")
 st.caption("Bars: smallest fleet whose mean keeps the promise. Lines: from the smallest not refuted to the first sure.")
 
 names = [row["policy"] for row in rows]
-chosen = st.selectbox("Policy", names, index=len(names) - 1)
+chosen = st.selectbox("Policy", names, index=len(names) - 1) or names[-1]
 row = rows[names.index(chosen)]
 columns = st.columns(4)
 columns[0].metric("GPUs needed · simulated", number(row.get("gpus")))
