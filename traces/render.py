@@ -1,0 +1,176 @@
+"""A trajectory as text, piece by piece, as one session sees it: append-only, message by message.
+
+The text of a message is what the template adds when the message is appended. Where a template rewrites what came
+before (it drops earlier thinking, for example), only what follows the previous message is taken, so that the pieces
+still are what an append-only session holds; the loss is reported, and so is every character of content that does
+not come out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from .shield import Shield
+from .template import Abilities, TextTokenizer, Wire, abilities, join, schema_text, wire
+from .trajectory import Message, ToolCall, Trajectory
+
+Kind = Literal["prefix", "assistant", "tool", "user"]
+_MARK = "kvq-last-message"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One segment as text: `head` is the template's, `body` what the assistant generated, closing included."""
+
+    kind: Kind
+    turn: int
+    head: str
+    body: str = ""
+
+
+def render(trajectory: Trajectory, tokenizer: TextTokenizer, shield: Shield) -> tuple[list[Piece], tuple[str, ...]]:
+    """The pieces of a trajectory (spellings of control tokens hidden by `shield`) and the losses on the way."""
+    able = abilities(tokenizer)
+    losses: list[str] = []
+    writer = _Writer(tokenizer, _tools(trajectory, able, shield, losses))
+    hidden = _Hidden(shield)
+    prefix = _prefix(trajectory, able, hidden, losses)
+    pieces = [Piece("prefix", 0, writer.start(prefix))]
+    lost = _lost(pieces[0].head, map(hidden.message, trajectory.prefix), able)
+    for turn, said in enumerate(trajectory.turns):
+        groups: list[tuple[Kind, tuple[Message, ...]]] = [
+            *(("user", (message,)) for message in said.user),
+            ("assistant", (said.assistant,)),
+            *([("tool", said.tools)] if said.tools else []),
+        ]
+        for kind, messages in groups:
+            shown = [hidden.message(message) for message in messages]
+            wires = [wire(message, able, losses) for message in shown]
+            head, body = writer.append(wires if able.tool_role else join(wires), generated=kind == "assistant")
+            lost += _lost(head + body, shown, able)
+            if head or body:
+                pieces.append(Piece(kind, turn, head, body))
+    counted = Counter(losses) | Counter({name: count for name, count in (lost + writer.losses).items() if count})
+    once = {"template_without_tools", "developer_as_system", "system_as_user", "tool_role_as_user"}
+    return pieces, tuple(name if name in once else f"{name}:{count}" for name, count in sorted(counted.items()))
+
+
+def render_question(question: str, tokenizer: TextTokenizer, shield: Shield) -> str:
+    """What the template adds for one more user message and the start of the answer to it."""
+    able = abilities(tokenizer)
+    system: list[Wire] = [{"role": "system", "content": "s"}] if able.system else []
+    writer = _Writer(tokenizer, None)
+    writer.start([*system, {"role": "user", "content": "u"}])
+    writer.append([{"role": "assistant", "content": "a"}], generated=True)
+    asked, _ = writer.append([{"role": "user", "content": shield.hide(question)}], generated=False)
+    return asked + writer.generation_prompt()
+
+
+class _Writer:
+    """Appends messages to one rendered conversation."""
+
+    def __init__(self, tokenizer: TextTokenizer, tools: list[Wire] | None) -> None:
+        self._tokenizer, self._tools = tokenizer, tools
+        self._said: list[Wire] = []
+        self._text = ""
+        self.losses: Counter[str] = Counter()
+
+    def start(self, messages: list[Wire]) -> str:
+        self._said = list(messages)
+        self._text = self._render(self._said)
+        return self._text
+
+    def generation_prompt(self) -> str:
+        """What the template puts before the model's own words."""
+        return self._follow([], True, self._render(self._said, True))
+
+    def append(self, messages: list[Wire], generated: bool) -> tuple[str, str]:
+        """What the messages add: the template's part, and what the model generates of it."""
+        prompt = self.generation_prompt() if generated else ""
+        after = self._render([*self._said, *messages])
+        added = self._follow(messages, False, after)
+        self._said += messages
+        self._text = after
+        if not generated:
+            return added, ""
+        if not added.startswith(prompt):
+            self.losses["generation_prompt_differs"] += 1
+            prompt = prompt[: _shared(prompt, added)]
+        return prompt, added[len(prompt) :]
+
+    def _follow(self, messages: list[Wire], prompt: bool, after: str) -> str:
+        if after.startswith(self._text):
+            return after[len(self._text) :]
+        if not prompt:
+            self.losses["template_not_prefix_preserving"] += 1
+        # The template rewrote the past: mark the end of the last message and take what follows it.
+        marked = [*self._said[:-1], {**self._said[-1], "content": _MARK}]
+        _, found, tail = self._render(marked).rpartition(_MARK)
+        _, found_again, rest = self._render([*marked, *messages], prompt).rpartition(_MARK)
+        if found and found_again and rest.startswith(tail):
+            return rest[len(tail) :]
+        return after[_shared(self._text, after) :]
+
+    def _render(self, messages: list[Wire], prompt: bool = False) -> str:
+        return self._tokenizer.render(messages, self._tools, prompt)
+
+
+class _Hidden:
+    def __init__(self, shield: Shield) -> None:
+        self._hide = shield.hide
+
+    def message(self, message: Message) -> Message:
+        calls = tuple(
+            ToolCall(self._hide(call.id), self._hide(call.name), self._hide(call.arguments))
+            for call in message.tool_calls
+        )
+        reasoning = self._hide(message.reasoning) if message.reasoning else None
+        return replace(message, content=self._hide(message.content), tool_calls=calls, reasoning=reasoning)
+
+
+def _tools(trajectory: Trajectory, able: Abilities, shield: Shield, losses: list[str]) -> list[Wire] | None:
+    if not trajectory.tools:
+        return None
+    if able.schemas:
+        return [dict(shield.hide_json(tool)) for tool in trajectory.tools]
+    losses.append("template_without_tools")
+    return None
+
+
+def _prefix(trajectory: Trajectory, able: Abilities, hidden: _Hidden, losses: list[str]) -> list[Wire]:
+    messages = [hidden.message(message) for message in trajectory.prefix]
+    if trajectory.tools and not able.schemas:
+        schemas = hidden.message(Message("system", schema_text(trajectory.tools)))
+        first_other = next((i for i, m in enumerate(messages) if m.role not in ("system", "developer")), len(messages))
+        messages.insert(first_other, schemas)
+    return join([wire(message, able, losses) for message in messages])
+
+
+def _shared(one: str, other: str) -> int:
+    """Length of the common beginning."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _lost(text: str, messages: Any, able: Abilities) -> Counter[str]:
+    """Characters of content that the rendered text does not hold, by cause, and calls whose text changed."""
+    lost: Counter[str] = Counter()
+    at = 0
+    for message in messages:
+        found = text.find(message.content, at)
+        if found >= 0:
+            at = found + len(message.content)
+        elif (bare := message.content.strip()) and text.find(bare, at) >= 0:
+            at = text.find(bare, at) + len(bare)
+            lost["content_trimmed"] += len(message.content) - len(bare)
+        else:
+            lost["content_dropped"] += len(message.content)
+        if message.reasoning and message.reasoning.strip() not in text:
+            lost["reasoning_dropped"] += len(message.reasoning)
+        for call in message.tool_calls:
+            lost["arguments_reserialised"] += call.arguments not in text
+            if able.calls == "object" and call.name not in text:
+                lost["call_dropped"] += len(call.name) + len(call.arguments)
+    return lost

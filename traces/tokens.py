@@ -1,0 +1,108 @@
+"""Trajectories as token ids: append-only segments that one session would hold, and the probes asked at their end.
+
+A segment is encoded on its own, and an assistant segment in two parts at the end of the generation prompt, because
+that is where a server's prompt ends and generated tokens begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .render import Kind, Piece, render, render_question
+from .shield import Shield
+from .template import TextTokenizer
+from .trajectory import Probe, Trajectory
+
+__all__ = ["ProbeTokens", "TextTokenizer", "TokenSegment", "TokenTrajectory", "tokenize", "tokenize_probe"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSegment:
+    """One segment. Offsets count from its start.
+
+    `structural`: the template's control tokens, never ones that content only spells. `scored`: half-open span of what
+    the model generated (assistant content and the closing control token), (0, 0) elsewhere. `closing`: tokens from the
+    last structural token to the end, 2 for `<|im_end|>` and its newline; 1 where a template has no control tokens.
+    A `user` segment belongs to the turn it precedes; the prefix to turn 0.
+    """
+
+    kind: Kind
+    turn: int
+    ids: tuple[int, ...]
+    structural: tuple[int, ...] = ()
+    scored: tuple[int, int] = (0, 0)
+    closing: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTrajectory:
+    """Segments in order: prefix, then per turn user*, assistant, tool. `losses` are the trajectory's and rendering's.
+
+    A loss is `code` or `code:COUNT`; counts of `content_*` and `reasoning_dropped` are characters.
+    """
+
+    id: str
+    family: str
+    source: str
+    segments: tuple[TokenSegment, ...]
+    losses: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """Length of the whole context."""
+        return sum(len(segment.ids) for segment in self.segments)
+
+    def turns(self) -> list[tuple[TokenSegment, ...]]:
+        """The segments of each turn, the prefix left out."""
+        count = 1 + max((segment.turn for segment in self.segments), default=-1)
+        rest = [segment for segment in self.segments if segment.kind != "prefix"]
+        return [tuple(segment for segment in rest if segment.turn == turn) for turn in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTokens:
+    """`stem`: user message, generation prompt and answer prefix; then one of `candidates`, `answer` the right one."""
+
+    stem: tuple[int, ...]
+    candidates: tuple[tuple[int, ...], ...]
+    answer: int
+
+
+def tokenize(trajectory: Trajectory, tokenizer: TextTokenizer) -> TokenTrajectory:
+    """Render and encode a trajectory. UserError if the chat template refuses its messages."""
+    shield = _shield(tokenizer)
+    pieces, losses = render(trajectory, tokenizer, shield)
+    segments = tuple(_segment(piece, tokenizer, shield) for piece in pieces)
+    known = [loss for loss in losses if loss not in trajectory.losses]
+    return TokenTrajectory(trajectory.id, trajectory.family, trajectory.source, segments, (*trajectory.losses, *known))
+
+
+def tokenize_probe(probe: Probe, tokenizer: TextTokenizer) -> ProbeTokens:
+    """A probe as the template would ask it after the last turn. Candidates get a leading space."""
+    shield = _shield(tokenizer)
+    asked = _encode(render_question(probe.question, tokenizer, shield), tokenizer, shield)
+    stem = (*asked, *tokenizer.encode(probe.answer_prefix, False))
+    candidates = tuple(tuple(tokenizer.encode(f" {candidate}", False)) for candidate in probe.candidates)
+    return ProbeTokens(stem, candidates, probe.answer)
+
+
+def _shield(tokenizer: TextTokenizer) -> Shield:
+    return Shield(tokenizer.token_text(index) for index in tokenizer.control_ids)
+
+
+def _segment(piece: Piece, tokenizer: TextTokenizer, shield: Shield) -> TokenSegment:
+    head = _encode(piece.head, tokenizer, shield)
+    body = _encode(piece.body, tokenizer, shield)
+    ids = (*head, *body)
+    structural = tuple(offset for offset, token in enumerate(ids) if token in tokenizer.control_ids)
+    closing = len(ids) - structural[-1] if structural else 1
+    scored = (0, 0)
+    if piece.kind == "assistant":
+        # The newline after the closing token is the template's; without a closing token all of the body counts.
+        closed = structural[-1] + 1 if structural and structural[-1] >= len(head) else len(ids)
+        scored = (len(head), closed)
+    return TokenSegment(piece.kind, piece.turn, ids, structural, scored, closing)
+
+
+def _encode(text: str, tokenizer: TextTokenizer, shield: Shield) -> list[int]:
+    return [token for part, meant in shield.split(text) for token in tokenizer.encode(part, meant)]
