@@ -1,0 +1,199 @@
+"""`Fleet`: replicas behind a router, and the agents that send them turns.
+
+A session stays with one replica (its cache is there); a new one goes to the replica that holds the fewest rows.
+Closed workloads start in the stationary state: agents mid-session by the length-biased law, the caches of the most
+recently active resident. The same seed gives every policy and every fleet size the same agents.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import simpy
+
+from .cost import CostModel, Deployment
+from .replica import Live, Replica
+from .session import SessionPlan, SessionSpec, turns_in_window
+from .workload import NOMINAL_TPOT_S, Workload
+
+Turn = tuple[float, float, float, float, int, bool]  # arrival, TTFT, TPOT (NaN for one token), E2E, output, cache hit
+
+
+class Positions:
+    """Where agents may be found: every turn of every session, weighted by how long its cycle lasts."""
+
+    def __init__(self, sessions: Sequence[SessionSpec], window: int) -> None:
+        from ..replay.policies.base import split_turns
+
+        self.turns: list[int] = []
+        owner, turn_of, cycles = [], [], []
+        for index, spec in enumerate(sessions):
+            turns = split_turns(spec.segments)
+            count = turns_in_window(turns, window)
+            self.turns.append(count)
+            for j in range(count):
+                owner.append(index)
+                turn_of.append(j)
+                cycles.append(spec.waits[j] + turns[j].assistant.tokens * NOMINAL_TPOT_S)
+        self.usable = [i for i, count in enumerate(self.turns) if count]
+        self.owner, self.turn_of = np.array(owner), np.array(turn_of)
+        self.cycle_s = np.array(cycles)
+        self.cumulative = np.cumsum(self.cycle_s)
+
+    @property
+    def mean_cycle_s(self) -> float:
+        """Mean seconds of one turn, waiting and decoding at the nominal speed."""
+        return float(self.cycle_s.mean())
+
+    @property
+    def mean_session_s(self) -> float:
+        """Mean seconds of one session."""
+        return float(self.cycle_s.sum() / len(self.usable))
+
+    def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int, float, float]]:
+        """`count` agents: (session, turn just taken, seconds until the next one, seconds since it ended)."""
+        picks = np.searchsorted(self.cumulative, rng.random(count) * self.cumulative[-1], side="right")
+        left = rng.random(count) * self.cycle_s[picks]
+        return [
+            (int(self.owner[p]), int(self.turn_of[p]), float(r), float(self.cycle_s[p] - r))
+            for p, r in zip(picks, left, strict=True)
+        ]
+
+
+class Fleet:
+    """One run's machines and agents. `turns` collects what happened to every finished turn."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        positions: Positions,
+        plan_of: Callable[[int], SessionPlan],
+        deployment: Deployment,
+        cost: CostModel,
+        replicas: int,
+        seed: int,
+        **options: Any,
+    ) -> None:
+        self.env = simpy.Environment()
+        self.workload, self.positions, self.plan_of, self.seed = workload, positions, plan_of, seed
+        self.replicas = [Replica(self.env, deployment, cost, self.done, **options) for _ in range(replicas)]
+        self.turns: list[Turn] = []
+        self.rejected: list[float] = []
+        self.live: set[Live] = set()
+        self.draws: dict[int, random.Random] = {}
+        self.agents = 0
+        self.populate()
+
+    # -- the start -----------------------------------------------------------------------------------------
+
+    def populate(self) -> None:
+        """Agents in the stationary state, or the first arrivals."""
+        workload, rng = self.workload, np.random.default_rng([self.seed, 1])
+        if workload.kind == "recorded":
+            for i in self.positions.usable:
+                self.after(workload.sessions[i].start_s or 0.0, self.begin, i)
+            return
+        present = workload.agents or int(rng.poisson((workload.rate or 0.0) * self.positions.mean_session_s))
+        resident: list[tuple[float, Live]] = []
+        for session, turn, until, since in self.positions.draw(rng, present):
+            agent = self.agents
+            self.agents += 1
+            if turn + 1 >= self.positions.turns[session]:
+                self.after(until, self.renew, agent)
+                continue
+            live = Live(self.plan_of(session), agent, turn + 1)
+            self.settle(live, live.plan.rows(turn))
+            resident.append((since, live))
+            self.after(until, self.submit, live)
+        self.furnish(sorted(resident, key=lambda item: item[0]))
+        if workload.rate:
+            self.arrivals = random.Random(f"{self.seed}/arrivals")
+            self.after(self.arrivals.expovariate(workload.rate), self.arrive, workload.rate)
+
+    def furnish(self, resident: list[tuple[float, Live]]) -> None:
+        """Fill each pool with the caches of its agents, the most recently active first, until one does not fit."""
+        full: set[int] = set()
+        stay: list[Live] = []
+        for _, live in resident:
+            replica = self.replicas[live.replica]
+            plan, turn = live.plan, live.turn - 1
+            shared = plan.shared // 16
+            need = plan.blocks(turn, plan.rows(turn))
+            lent = shared if shared and 0 not in replica.pool.shared else 0
+            if live.replica in full or need + lent > replica.pool.free:
+                full.add(live.replica)
+                continue
+            replica.pool.take(need + lent)
+            if lent:
+                replica.pool.share(0, lent)
+            live.blocks = need
+            stay.append(live)
+        for live in reversed(stay):
+            self.replicas[live.replica].pool.park(live)
+
+    # -- the life of a session -----------------------------------------------------------------------------
+
+    def after(self, delay: float, action: Callable[..., None], *args: Any) -> None:
+        """Call `action` in `delay` seconds: an event with a callback, no process."""
+        event = self.env.timeout(delay)
+        event.callbacks = [lambda _: action(*args)]
+
+    def arrive(self, rate: float) -> None:
+        """A session of an open workload, and the next arrival."""
+        agent = self.agents
+        self.agents += 1
+        self.after(self.arrivals.expovariate(rate), self.arrive, rate)
+        self.renew(agent)
+
+    def renew(self, agent: int) -> None:
+        """The agent draws a session and begins it at once."""
+        if agent not in self.draws:
+            self.draws[agent] = random.Random(f"{self.seed}/{agent}")
+        self.start(self.draws[agent].choice(self.positions.usable), agent)
+
+    def begin(self, session: int) -> None:
+        """A recorded session begins."""
+        agent = self.agents
+        self.agents += 1
+        self.start(session, agent)
+
+    def start(self, session: int, agent: int) -> None:
+        """Route a new session and send its first turn."""
+        live = Live(self.plan_of(session), agent)
+        self.settle(live, live.plan.after[0])
+        self.submit(live)
+
+    def settle(self, live: Live, rows: int) -> None:
+        """Choose the replica with the fewest rows, for good."""
+        loads = [replica.load for replica in self.replicas]
+        live.replica = loads.index(min(loads))
+        self.replicas[live.replica].load += rows
+        self.live.add(live)
+
+    def submit(self, live: Live) -> None:
+        """A turn arrives at its replica."""
+        live.arrival, live.first, live.made, live.hit = self.env.now, -1.0, 0, True
+        self.replicas[live.replica].submit(live)
+
+    def done(self, live: Live, rejected: bool) -> None:
+        """A turn is over: book it, then wait for the tool, or end the session."""
+        now, plan, turn = self.env.now, live.plan, live.turn
+        replica = self.replicas[live.replica]
+        if rejected:
+            self.rejected.append(live.arrival)
+        else:
+            out = plan.out[turn]
+            tpot = (now - live.first) / (out - 1) if out > 1 else float("nan")
+            self.turns.append((live.arrival, live.first - live.arrival, tpot, now - live.arrival, out, live.hit))
+        if rejected or turn + 1 == plan.turns:
+            replica.load -= plan.after[0] if turn == 0 else plan.rows(turn - 1)
+            self.live.discard(live)
+            if self.workload.kind == "closed":
+                self.after(plan.wait[turn], self.renew, live.agent) if rejected else self.renew(live.agent)
+            return
+        replica.load += plan.rows(turn) - (plan.after[0] if turn == 0 else plan.rows(turn - 1))
+        live.turn += 1
+        self.after(plan.wait[turn], self.submit, live)

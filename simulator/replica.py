@@ -1,0 +1,370 @@
+"""`Replica`: iteration-level continuous batching of one model instance, as one SimPy process.
+
+Each step gives every decoding sequence one token, then the rest of the token budget to chunked prefills, first come,
+first served; a request is admitted when the blocks of its whole prefill are there. When a decode step finds no
+block, idle sessions are evicted, then the youngest running request is preempted and recomputed later. Stretches of
+decode steps in which nothing changes are one event with closed-form sums; `jump=False` steps through them instead,
+with the same events. Compaction runs inline: it lengthens the step that ends the prefill.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+import simpy
+
+from .blocks import BlockPool
+from .cost import BLOCK_TOKENS, CostModel, Deployment
+from .session import SessionPlan
+
+MASK = BLOCK_TOKENS - 1
+
+
+class Live:
+    """One session in flight: its plan, where it stands, and what it holds. Mutated by its replica only."""
+
+    __slots__ = (
+        "agent", "arrival", "at", "blocks", "finish", "first", "hit", "left", "lent", "made", "pay", "plan", "replica",
+        "slope", "turn",
+    )  # fmt: skip
+
+    def __init__(self, plan: SessionPlan, agent: int, turn: int = 0) -> None:
+        self.plan, self.agent, self.turn = plan, agent, turn
+        self.replica = 0
+        self.blocks = 0  # held by the session itself, as of the last time it changed hands
+        self.arrival = 0.0
+        self.first = -1.0
+        self.hit = True
+        self.made = 0  # tokens of this turn that exist
+        self.left = 0  # tokens still to prefill
+        self.at = 0.0  # rows under the next prefill token
+        self.slope = 1.0  # rows per prefilled token (below 1 while a compacted session is rebuilt)
+        self.pay = 0.0  # compaction seconds at the end of this prefill
+        self.finish = -1  # decode counter at which the turn is complete; −1 while not decoding
+        self.lent = 0  # blocks of a shared prefix that this session is the first to load
+
+
+class Replica:
+    """One model instance. `done(session, rejected)` is called at the end of every turn, at the simulated time."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        deployment: Deployment,
+        cost: CostModel,
+        done: Callable[[Live, bool], None],
+        *,
+        jump: bool = True,
+        check: bool = False,
+        log: list[tuple[Any, ...]] | None = None,
+    ) -> None:
+        self.env, self.cost, self.done = env, cost, done
+        self.budget, self.cap = deployment.token_budget, deployment.max_sequences
+        self.pool = BlockPool(deployment.blocks())
+        self.margin = int(deployment.watermark * self.pool.total)
+        self.limit = 1 << 60 if jump else 1
+        self.checking, self.log = check, log
+        self.waiting: deque[Live] = deque()
+        self.running: dict[Live, None] = {}  # in order of admission
+        self.prefilling: dict[Live, None] = {}
+        self.heap: list[tuple[int, int, Live]] = []
+        self.bins = [0] * BLOCK_TOKENS  # decoding sequences by (own rows − counter) mod block
+        self.decodes, self.rows, self.counter, self.serial = 0, 0, 0, 0
+        self.steps = self.preemptions = self.batch_max = 0
+        self.load = 0  # rows of the sessions that live here, for the router
+        self.clock = self.batch_s = self.used_s = self.held_s = self.busy_s = 0.0
+        self.prefill_s = self.weights_s = self.kv_s = self.host_s = self.compaction_s = 0.0
+        self.open = False
+        self.sleeping: simpy.Event | None = None
+        self.process = env.process(self.run())
+
+    # -- the outside ---------------------------------------------------------------------------------------
+
+    def submit(self, session: Live) -> None:
+        """A request arrives. It is looked at when the current step ends."""
+        self.waiting.append(session)
+        if self.sleeping is not None:
+            self.sleeping.succeed()
+            self.sleeping = None
+        elif self.open:
+            self.open = False
+            self.process.interrupt()
+
+    # -- the loop ------------------------------------------------------------------------------------------
+
+    def run(self) -> Generator[simpy.Event, Any, None]:
+        """Step after step, for ever; asleep while there is no request."""
+        env = self.env
+        while True:
+            if not self.running and not self.waiting:
+                self.account(0)
+                self.sleeping = env.event()
+                yield self.sleeping
+                self.account(0)
+            chunks = self.schedule()
+            if chunks:
+                span = self.mixed_s(chunks)
+                yield env.timeout(span)
+                self.account(len(self.running))
+                self.advance(1)
+                self.end_chunks(chunks)
+            elif self.decodes:
+                steps = self.stretch()
+                start, span = env.now, self.span_s(steps)
+                self.open = True
+                try:
+                    yield env.timeout(span)
+                except simpy.Interrupt:
+                    passed = env.now - start
+                    steps = self.steps_until(passed, steps)
+                    yield env.timeout(max(0.0, self.span_s(steps) - passed))
+                self.open = False
+                self.account(len(self.running))
+                self.charge(steps)
+                self.advance(steps)
+            if self.checking:
+                self.pool.check(sum(self.held(session) for session in self.running))
+
+    # -- one step ------------------------------------------------------------------------------------------
+
+    def schedule(self) -> list[tuple[Live, int]]:
+        """The prefill chunks of the next step. Preempts until every decode has its block; admits what fits."""
+        preempted = False
+        while self.decodes and self.bins[-self.counter & MASK] > self.pool.available:
+            self.preempt(next(reversed(self.running)))
+            preempted = True
+        left = self.budget - self.decodes
+        chunks: list[tuple[Live, int]] = []
+        for session in self.prefilling:
+            if left <= 0:
+                return chunks
+            size = min(session.left, left)
+            left -= size
+            chunks.append((session, size))
+        while self.waiting and not preempted and left > 0 and len(self.running) < self.cap:
+            session = self.waiting[0]
+            if session.plan.size[session.turn] + session.plan.shared // BLOCK_TOKENS > self.pool.total:
+                self.waiting.popleft()
+                self.note("reject", session)
+                self.drop(session)
+                self.done(session, True)
+                continue
+            if not self.admit(session):
+                if not self.running:
+                    raise RuntimeError("an empty replica cannot admit a request that fits its pool")
+                break
+            self.waiting.popleft()
+            size = min(session.left, left)
+            left -= size
+            chunks.append((session, size))
+        return chunks
+
+    def admit(self, session: Live) -> bool:
+        """Start a request if the blocks of its prefill are there: of the new tokens, or of all when its cache is gone."""
+        pool, plan, turn = self.pool, session.plan, session.turn
+        here = session in pool.idle
+        loaded = not plan.shared or 0 in pool.shared
+        if here:
+            lent, held, need = 0, session.blocks, plan.need[turn]
+            start, feed, end, pay = plan.base[turn], plan.feed[turn], plan.peak[turn], plan.pay[turn]
+        else:
+            lent, held = 0 if loaded else plan.shared // BLOCK_TOKENS, 0
+            need = max(plan.need_gone[turn], session.plan.blocks(session.turn, plan.after[turn] + session.made)) + lent
+            start = plan.shared if loaded else 0
+            feed, end, pay = plan.raw[turn] - start + session.made, plan.top[turn] + session.made, plan.repay[turn]
+        if need > pool.available - (self.margin if self.running else 0):
+            return False
+        pool.unpark(session)
+        if need > held:
+            pool.take(need - held)
+        else:
+            pool.give(held - need)
+        session.blocks, session.lent, session.pay = need, lent, pay
+        session.left, session.at, session.slope = feed, float(start), max(0, end - start) / feed
+        session.hit = session.hit and (here or turn == 0)
+        self.running[session] = None
+        self.prefilling[session] = None
+        self.batch_max = max(self.batch_max, len(self.running))
+        self.note("admit", session)
+        return True
+
+    def end_chunks(self, chunks: list[tuple[Live, int]]) -> None:
+        """Book the chunks; a finished prefill gives back what compaction freed and has its next token."""
+        for session, size in chunks:
+            session.left -= size
+            session.at += size * session.slope
+            if session.left:
+                continue
+            del self.prefilling[session]
+            if session.lent:
+                if not self.pool.share(0, session.lent):
+                    self.pool.give(session.lent)
+                session.blocks -= session.lent
+                session.lent = 0
+            rows = session.plan.after[session.turn] + session.made
+            kept = session.plan.blocks(session.turn, rows)
+            self.pool.give(session.blocks - kept)
+            session.blocks = kept
+            session.made += 1
+            if session.first < 0:
+                session.first = self.env.now
+            self.note("token", session)
+            left = session.plan.out[session.turn] - session.made
+            if left <= 0:
+                self.complete(session)
+                continue
+            session.finish = self.counter + left
+            self.serial += 1
+            heapq.heappush(self.heap, (session.finish, self.serial, session))
+            self.decodes += 1
+            self.rows += rows
+            self.bins[(rows - self.counter) & MASK] += 1
+
+    def advance(self, steps: int) -> None:
+        """`steps` decode steps have passed: every decoding sequence has that many more tokens and rows."""
+        self.steps += steps
+        if self.decodes:
+            self.pool.take(self.growth(steps))
+            self.rows += self.decodes * steps
+        self.counter += steps
+        heap = self.heap
+        while heap and heap[0][0] <= self.counter:
+            finish, _, session = heapq.heappop(heap)
+            if session.finish == finish:
+                self.leave(session)
+                self.complete(session)
+
+    def complete(self, session: Live) -> None:
+        """The turn is over: its rows stay for the next one, or go with the session."""
+        del self.running[session]
+        session.made = session.plan.out[session.turn]
+        self.note("done", session)
+        if session.turn + 1 == session.plan.turns:
+            self.drop(session)
+        else:
+            self.pool.park(session)
+        self.done(session, False)
+
+    def drop(self, session: Live) -> None:
+        """Free whatever the session holds."""
+        if session in self.pool.idle:
+            self.pool.unpark(session)
+        self.pool.give(session.blocks)
+        session.blocks = 0
+
+    def preempt(self, session: Live) -> None:
+        """Free a running request; it keeps its tokens, and its whole context is prefilled when its turn comes again."""
+        if session.finish >= 0:
+            session.made = session.plan.out[session.turn] - (session.finish - self.counter)
+            self.leave(session)
+        self.prefilling.pop(session, None)
+        del self.running[session]
+        session.lent = 0
+        session.hit = False
+        self.drop(session)
+        self.preemptions += 1
+        self.waiting.appendleft(session)
+        self.note("preempt", session)
+
+    def leave(self, session: Live) -> None:
+        """Out of the decode set, with the blocks it has grown to."""
+        rows = session.plan.rows(session.turn) - (session.finish - self.counter)
+        self.decodes -= 1
+        self.rows -= rows
+        self.bins[(rows - self.counter) & MASK] -= 1
+        session.blocks = session.plan.blocks(session.turn, rows)
+        session.finish = -1
+
+    # -- blocks --------------------------------------------------------------------------------------------
+
+    def held(self, session: Live) -> int:
+        """Blocks of a running session now, for the conservation check."""
+        if session.finish < 0:
+            return session.blocks
+        return session.plan.blocks(session.turn, session.plan.rows(session.turn) - (session.finish - self.counter))
+
+    def growth(self, steps: int) -> int:
+        """Blocks that `steps` decode steps take: one per sequence and 16 steps, at the step its residue says."""
+        cycles, rest = divmod(steps, BLOCK_TOKENS)
+        bins, counter = self.bins, self.counter
+        return cycles * self.decodes + sum(bins[-(counter + i) & MASK] for i in range(rest))
+
+    # -- stretches -----------------------------------------------------------------------------------------
+
+    def stretch(self) -> int:
+        """Decode steps until something changes: a sequence ends, blocks run out, or the attention term leaves its floor."""
+        heap = self.heap
+        while heap[0][2].finish != heap[0][0]:
+            heapq.heappop(heap)
+        steps = min(heap[0][0] - self.counter, self.limit)
+        available = self.pool.available
+        if self.decodes * (steps // BLOCK_TOKENS + 1) > available:
+            cycles = available // self.decodes
+            left, room = available - cycles * self.decodes, cycles * BLOCK_TOKENS
+            while room < steps and self.bins[-(self.counter + room) & MASK] <= left:
+                left -= self.bins[-(self.counter + room) & MASK]
+                room += 1
+            steps = min(steps, room)
+        return min(steps, self.cost.steps_on_floor(self.decodes, self.rows))
+
+    def span_s(self, steps: int) -> float:
+        """Seconds of `steps` decode steps from here."""
+        return self.cost.stretch_s(self.decodes, self.rows, steps)
+
+    def steps_until(self, passed: float, most: int) -> int:
+        """The fewest steps (1…most) whose end is not before `passed` seconds from the start of the stretch."""
+        low, high = 1, most
+        while low < high:
+            middle = (low + high) // 2
+            if self.span_s(middle) >= passed:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    # -- the books -----------------------------------------------------------------------------------------
+
+    def mixed_s(self, chunks: list[tuple[Live, int]]) -> float:
+        """Seconds of a step with prefill chunks, the compactions that end in it included."""
+        tokens = ending = 0
+        pairs = pay = 0.0
+        for session, size in chunks:
+            tokens += size
+            pairs += size * (session.at + session.slope * size / 2)
+            if size == session.left:
+                ending += 1
+                pay += session.pay
+        step = self.cost.step_s(self.decodes, self.rows, len(chunks), tokens, pairs, ending)
+        plain = self.span_s(1) if self.decodes else 0.0
+        if plain:
+            self.charge(1)
+        self.prefill_s += step - plain
+        self.compaction_s += pay
+        return step + pay
+
+    def charge(self, steps: int) -> None:
+        """Split the seconds of a pure decode stretch by what they were spent on."""
+        whole = self.span_s(steps)
+        weights = self.cost.weights_s * steps
+        host = (self.cost.host_s + self.cost.host_sequence_s * self.decodes) * steps
+        self.weights_s += weights
+        self.host_s += host
+        self.kv_s += whole - weights - host
+
+    def account(self, batch: int) -> None:
+        """Add the time since the last look, spent with `batch` requests running."""
+        span = self.env.now - self.clock
+        self.clock = self.env.now
+        self.batch_s += batch * span
+        self.used_s += (self.pool.total - self.pool.free) * span
+        self.held_s += (self.pool.active + sum(self.pool.shared.values())) * span
+        if batch:
+            self.busy_s += span
+
+    def note(self, event: str, session: Live) -> None:
+        """Write the event to the log, if there is one."""
+        if self.log is not None:
+            self.log.append((event, session.agent, session.turn, session.made, len(self.running), self.env.now))

@@ -1,0 +1,141 @@
+"""`Workload`: sessions and how they arrive. What a source cannot tell is filled by flags and listed as *assumed*.
+
+`closed`: N agents, each beginning a new session as soon as one ends. `open`: sessions arrive at a rate. `recorded`:
+sessions start when the log says. Sessions are drawn, with replacement, from the finite list given here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..replay.policies.base import SegmentSize, split_turns
+from .session import SessionSpec
+
+Z75, Z90 = 0.674490, 1.281552
+NOMINAL_TPOT_S = 0.03  # only to place agents within their sessions at the start
+STRUCTURAL_TOKENS = 2  # opening and closing markup per segment, where there is no text to count it in
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Sessions, and one of `agents`, `rate` (sessions per second) or recorded starts."""
+
+    name: str
+    sessions: tuple[SessionSpec, ...]
+    agents: int | None = None
+    rate: float | None = None
+    assumed: tuple[str, ...] = ()
+    lengths_from: str = "declared"
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.sessions:
+            raise UserError(f"workload {self.name}: no sessions")
+        if self.agents is not None and self.agents < 1:
+            raise UserError("--agents: at least 1")
+        if self.rate is not None and not self.rate > 0:
+            raise UserError("--rate: sessions per second, above 0")
+
+    @property
+    def kind(self) -> str:
+        """closed, open or recorded."""
+        return "closed" if self.agents else "open" if self.rate else "recorded"
+
+    def grown(self, extra_turns: float) -> Workload:
+        """Every session with 1 + extra_turns times its turns (its own turns again), and as many tasks per second:
+        a closed workload then has more agents at work. Contexts grow with the turns, up to the model's window.
+        """
+        if extra_turns <= 0:
+            return self
+        agents = None if self.agents is None else round(self.agents * (1 + extra_turns))
+        return replace(self, sessions=tuple(_longer(s, extra_turns) for s in self.sessions), agents=agents)
+
+
+def _longer(spec: SessionSpec, extra: float) -> SessionSpec:
+    turns = split_turns(spec.segments)
+    again = turns[1:] or turns
+    segments, waits = list(spec.segments), list(spec.waits)
+    for i in range(round(len(turns) * extra)):
+        turn = again[i % len(again)]
+        if segments[-1].kind == "assistant":  # a last turn without a tool response gets the typical one of its session
+            tools = [t.tool for t in turns if t.tool]
+            segments += tools[len(tools) // 2 : len(tools) // 2 + 1]
+        segments += [s for s in turn.segments() if s.kind != "prefix"]
+        waits.append(spec.waits[(i + 1) % len(spec.waits)])
+    return replace(spec, segments=tuple(segments), waits=tuple(waits))
+
+
+def lognormal(rng: np.random.Generator, p50: float, high: float, z: float, size: int) -> np.ndarray:
+    """Log-normal draws with median `p50` and the quantile of the standard score `z` at `high`."""
+    return p50 * np.exp(rng.standard_normal(size) * math.log(high / p50) / z)
+
+
+def whole(values: np.ndarray) -> list[int]:
+    """Rounded token counts, 1 at least."""
+    return [int(v) for v in np.maximum(1, np.rint(values))]
+
+
+def segment(kind: Any, tokens: int) -> SegmentSize:
+    """A segment of assumed markup: two structural tokens, as many closing."""
+    structural = 0 if kind == "prefix" else min(STRUCTURAL_TOKENS, tokens)
+    return SegmentSize(kind, tokens, protected=structural, closing=min(2, tokens))
+
+
+def assemble(prefix: int, assistants: list[int], tools: list[int], users: list[int] | None = None) -> tuple[SegmentSize, ...]:
+    """Segments of a session: P, then per turn user (if any), assistant, tool (if any)."""
+    out = [segment("prefix", prefix)]
+    for j, tokens in enumerate(assistants):
+        if users and users[j]:
+            out.append(segment("user", users[j]))
+        out.append(segment("assistant", tokens))
+        if j < len(tools) and tools[j]:
+            out.append(segment("tool", tools[j]))
+    return tuple(out)
+
+
+LONG_AGENTS = {
+    "agents": 400,
+    "prefix_tokens": 8192,
+    "shared_prefix_tokens": 6144,
+    "turns": "log-normal, p50 25, p75 104, cut at 150",
+    "tool_tokens_per_turn": "log-normal, p50 700, p90 3,500",
+    "assistant_tokens_per_turn": "log-normal, p50 150, p90 800",
+    "tool_wait_s": "log-normal, p50 3.8, p90 28.9",
+}
+
+
+def long_agents(seed: int, sessions: int = 600) -> Workload:
+    """The bundled workload of long agent sessions, drawn from its declared laws (`LONG_AGENTS`)."""
+    rng = np.random.default_rng([seed, 2025])
+    turns = np.clip(np.rint(lognormal(rng, 25, 104, Z75, sessions)), 1, 150).astype(int)
+    specs: list[SessionSpec] = []
+    for count in turns:
+        tools = whole(lognormal(rng, 700, 3500, Z90, count))
+        assistants = whole(lognormal(rng, 150, 800, Z90, count))
+        waits = lognormal(rng, 3.8, 28.9, Z90, count)
+        specs.append(SessionSpec(assemble(8192, assistants, tools[:-1]), tuple(waits.tolist()), shared=6144))
+    assumed = (
+        "prefix 8,192 tokens, 6,144 of it shared by all sessions; tool and assistant tokens per turn",
+        "turns and tool waits follow the percentiles of published coding-agent traffic, as independent log-normals",
+    )
+    return Workload("long-agents", tuple(specs), agents=400, assumed=assumed, facts=dict(LONG_AGENTS))
+
+
+def contexts(workload: Workload, window: int) -> dict[str, int]:
+    """Percentiles of the logical context over all turns of all sessions, cut at the model's window."""
+    ends: list[int] = []
+    for spec in workload.sessions:
+        total = 0
+        for turn in split_turns(spec.segments):
+            total += turn.tokens
+            if total > window:
+                break
+            ends.append(total)
+    if not ends:
+        return {}
+    return {f"p{q}": int(np.percentile(ends, q)) for q in (50, 90, 99)}
