@@ -6,6 +6,7 @@ sign-flip randomisation test (Fisher), exact McNemar test (binomial), Holm's ste
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -143,12 +144,25 @@ def _clusters(
     return (top[bottom > 0], bottom[bottom > 0]) if drop else (top, bottom)
 
 
-def _weights(clusters: int, resamples: int, seed: int) -> Iterator[NDArray[np.int64]]:
+def _weights(clusters: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """How often each trajectory is drawn: blocks of (resamples, clusters), the same for the same seed."""
+    if clusters * resamples <= _BLOCK:
+        yield _drawn(clusters, resamples, seed)
+        return
     generator = np.random.default_rng(seed)
     block = max(1, _BLOCK // clusters)
     for start in range(0, resamples, block):
-        yield generator.multinomial(clusters, [1 / clusters] * clusters, size=min(block, resamples - start))
+        size = min(block, resamples - start)
+        yield generator.multinomial(clusters, [1 / clusters] * clusters, size=size).astype(np.float64)
+
+
+@functools.lru_cache(maxsize=4)
+def _drawn(clusters: int, resamples: int, seed: int) -> NDArray[np.float64]:
+    """One block, kept: a table of results asks for the same resamples many times."""
+    generator = np.random.default_rng(seed)
+    drawn = generator.multinomial(clusters, [1 / clusters] * clusters, size=resamples).astype(np.float64)
+    drawn.flags.writeable = False
+    return drawn
 
 
 def _interval(drawn: list[NDArray[np.float64]], confidence: float, n: int) -> tuple[float | None, float | None]:

@@ -1,0 +1,156 @@
+"""Results as text for a terminal: what was measured, on which model, over how many trajectories, how surely."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..console import table
+from .policies.registry import parse_policy
+
+Row = Mapping[str, Any]
+
+_QUALITY = {
+    "policy": "policy",
+    "keep": "keep",
+    "accuracy": "answer accuracy (95 %)",
+    "answer_ll": "answer LL",
+    "delta_nll": "ΔNLL",
+    "agreement": "agreement",
+    "kv_tokens_peak": "peak KV tokens",
+    "kv_saved": "KV saved",
+}
+_LATENCY = {"ttft_s": "TTFT s", "tpot_s": "TPOT s", "turn_s": "turn s"}
+_PLAN = {"gpus": "GPUs", "saved": "GPUs saved"}
+LEGEND = (
+    "answer accuracy: share of probes whose right candidate is the likeliest, with a bootstrap interval over "
+    "trajectories\n"
+    "answer LL: mean log-likelihood of the right answer (nats)\n"
+    "ΔNLL, agreement: recorded assistant tokens of turns 2…last against the full cache (nats per token; share with the "
+    "same likeliest token). Agreement is not accuracy\n"
+    "peak KV tokens: largest number of cached tokens inside a turn, mean over trajectories"
+)
+_LATENCY_LEGEND = (
+    "TTFT, TPOT, turn: seconds per model call by forced decode, alone on the replay device, over {n} trajectories"
+)
+
+
+def summary_text(found: Row) -> str:
+    """The text of `kvmill results` and `kvmill replay`."""
+    lines = [headline(found), "", _table(found["policies"])]
+    if found["by"] != "policy":
+        lines += ["", f"By {found['by']}:", "", groups_table(found)]
+    return "\n".join([*lines, "", *_notes(found)])
+
+
+def demo_table(found: Row, plans: Sequence[Row] = ()) -> str:
+    """The demo's table: results and, where a policy was planned, GPUs needed and saved."""
+    planned = {plan["policy"]: plan for plan in plans}
+    extra = {}
+    for entry in found["policies"]:
+        plan = planned.get(entry["policy"])
+        if plan is not None:
+            extra[entry["policy"]] = {
+                "gpus": plan.get("gpus") if plan.get("feasible", True) else "no fleet",
+                "saved": _with_range(plan.get("gpus_saved"), plan.get("gpus_saved_low"), plan.get("gpus_saved_high")),
+            }
+    body = _table(found["policies"], extra, _PLAN if plans else {})
+    return "\n".join([headline(found), "", body, "", *_notes(found)])
+
+
+def headline(found: Row) -> str:
+    """Which run, measured with what, over how much."""
+    n = max((entry["n"] for entry in found["policies"]), default=0)
+    probes = max((entry["n_probes"] for entry in found["policies"]), default=0)
+    where = ", ".join(
+        str(part)
+        for part in (found["dtype"], found["device"], found["threads"] and f"{found['threads']} threads")
+        if part
+    )
+    state = "" if found["state"] == "complete" else f" ({found['state']})"
+    return (
+        f"Run {found['run']}{state}: measured with {found['model']} ({where}), teacher-forced replay of "
+        f"{n} {'trajectory' if n == 1 else 'trajectories'}, {probes} probes per policy"
+    )
+
+
+def groups_table(found: Row) -> str:
+    """One line per group and policy."""
+    by = found["by"]
+    names = {"age": "turns since the fact", "kind": "probe kind"}
+    columns = {by: names.get(by, by), "policy": "policy", "n": "n"}
+    if any(group["answer_accuracy"] is not None for group in found["groups"]):
+        columns |= {"n_probes": "probes", "accuracy": _QUALITY["accuracy"], "answer_ll": _QUALITY["answer_ll"]}
+    for name in ("delta_nll", "agreement", "kv_tokens", "kv_tokens_peak"):
+        if any(group.get(_SOURCE.get(name, name)) is not None for group in found["groups"]):
+            columns[name] = _QUALITY.get(name, "KV tokens after")
+    return table([_shown(group) for group in found["groups"]], columns)
+
+
+_SOURCE = {"agreement": "top1_agreement"}
+
+
+def _table(
+    entries: Sequence[Row], extra: Mapping[str, Row] | None = None, more: Mapping[str, str] | None = None
+) -> str:
+    columns = dict(_QUALITY)
+    if any(entry["latency_n"] for entry in entries):
+        columns |= _LATENCY
+    return table([_shown(e) | dict((extra or {}).get(e["policy"], {})) for e in entries], columns | dict(more or {}))
+
+
+def _shown(entry: Row) -> dict[str, Any]:
+    """An entry with its derived cells: keep ratio, accuracy with interval, agreement, saving in percent."""
+    accuracy, low, high = (entry[f"answer_accuracy{end}"] for end in ("", "_low", "_high"))
+    keep = getattr(parse_policy(entry["policy"]), "keep", None)
+    return {
+        **entry,
+        "keep": None if keep is None else format(keep.normalize(), "f"),
+        "accuracy": None
+        if accuracy is None
+        else _percent(accuracy) + (f" ({low:.0%}–{high:.0%})" if low is not None else ""),
+        "agreement": _percent(entry["top1_agreement"]),
+        "kv_saved": _percent(entry["kv_saved"]),
+        "answer_ll": _fixed(entry["answer_ll"]),
+        "delta_nll": _fixed(entry["delta_nll"], 3),
+    }
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
+
+
+def _fixed(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _with_range(value: Any, low: Any, high: Any) -> str | None:
+    if value is None:
+        return None
+    return f"{value:g} ({low:g}–{high:g})" if low is not None and high is not None else f"{value:g}"
+
+
+def _notes(found: Row) -> list[str]:
+    """The legend, and what must be said of this run."""
+    entries = found["policies"]
+    lines = [LEGEND] if any(e["kv_tokens_peak"] is not None for e in entries) else []
+    if timed := max((entry["latency_n"] for entry in entries), default=0):
+        lines.append(_LATENCY_LEGEND.format(n=timed))
+    if any(0 < entry["n"] < 10 for entry in entries):
+        lines.append("fewer than 10 trajectories: intervals are rough, and nothing should be decided on them")
+    failed = [f"{e['policy']} ({e['status']['failed']}: {e['error']})" for e in entries if e["status"]["failed"]]
+    if failed:
+        lines.append("failed cells: " + "; ".join(failed))
+    for entry in entries:
+        if entry["difference"] is not None and entry["difference_p_holm"] is not None:
+            lines.append(_difference(entry))
+    return lines
+
+
+def _difference(entry: Row) -> str:
+    low, high = entry["difference_low"], entry["difference_high"]
+    return (
+        f"{entry['policy']} against full: answer accuracy {100 * entry['difference']:+.1f} points "
+        f"({100 * low:+.1f} to {100 * high:+.1f}), paired over {entry['difference_n']} trajectories, "
+        f"sign-flip p = {entry['difference_p']:.2g}, {entry['difference_p_holm']:.2g} after Holm"
+    )

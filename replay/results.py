@@ -1,0 +1,264 @@
+"""Results of a replay run: one entry per policy, computed from the store's rows, with intervals over trajectories.
+
+Every figure is a ratio of sums over trajectories (right answers over probes, nats over scored tokens); what was not
+measured is None. Text output is in `report.py`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import UserError, unknown
+from ..traces.manifest import RunInfo
+from ..traces.store import Store
+from .profile import PolicyProfile
+from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
+
+Row = dict[str, Any]
+BY = ("policy", "turn", "age", "kind", "family")
+
+# One row per policy × group × trajectory. A sum and the count it is divided by are null or filled together.
+_PER_TOKEN = ("nll", "delta_nll", "kl", "top1_agreement")
+_PER_PROBE = ("answer_accuracy", "answer_ll", "answer_margin")
+_MEANS = ("kv_tokens_peak", "kv_tokens_final", "kv_bytes_peak", "aux_bytes_peak", "logical_tokens")
+_SPEEDS = ("ttft_s", "tpot_s", "prefill_s_per_turn", "compaction_s_per_turn", "decode_s_per_token")
+
+
+def _sums(names: Sequence[str], count: str) -> str:
+    pairs = [f"sum({n} * {count}) AS {n}, sum({count}) FILTER ({n} IS NOT NULL)::BIGINT AS {n}_count" for n in names]
+    return ", ".join(pairs)
+
+
+def _averages(names: Sequence[str]) -> str:
+    return ", ".join(f"avg({name}) AS {name}" for name in names)
+
+
+_CELLS = (
+    f"SELECT policy, {{group}} AS grp, trajectory_id, {_sums(_PER_TOKEN, 'scored_tokens')}, "
+    f"{_sums(_PER_PROBE, 'probes')}, {_averages(_MEANS)} FROM cells "
+    "WHERE run_id = $1 AND measure = 'quality' AND status = 'ok' GROUP BY ALL ORDER BY ALL"
+)
+_TURNS = (
+    f"SELECT policy, turn AS grp, trajectory_id, {_sums(_PER_TOKEN, 'scored_tokens')}, "
+    "avg(kv_tokens) AS kv_tokens, avg(kv_tokens_peak) AS kv_tokens_peak, avg(logical_tokens) AS logical_tokens "
+    "FROM turn_metrics WHERE run_id = $1 AND measure = 'quality' GROUP BY ALL ORDER BY ALL"
+)
+_PROBES = (
+    "SELECT policy, {group} AS grp, trajectory_id, sum(correct::INT)::BIGINT AS answer_accuracy, count(*) AS "
+    "answer_accuracy_count, sum(answer_ll) AS answer_ll, count(answer_ll) AS answer_ll_count, sum(answer_margin) AS "
+    "answer_margin, count(answer_margin) AS answer_margin_count FROM probes WHERE run_id = $1 GROUP BY ALL ORDER BY ALL"
+)
+_QUERIES = {
+    "policy": _CELLS.format(group="NULL"),
+    "family": _CELLS.format(group="family"),
+    "turn": _TURNS,
+    "age": _PROBES.format(group="age_turns"),
+    "kind": _PROBES.format(group="kind"),
+}
+_STATUS = (
+    "SELECT policy, count(*) FILTER (status = 'ok') AS ok, count(*) FILTER (status <> 'ok') AS failed, "
+    "min(error) AS error FROM cells WHERE run_id = $1 GROUP BY policy"
+)
+_LATENCY = (
+    f"SELECT policy, count(DISTINCT trajectory_id) AS latency_n, {_averages(_SPEEDS)} FROM cells "
+    "WHERE run_id = $1 AND measure = 'latency' AND status = 'ok' GROUP BY policy"
+)
+# Like the latency columns of `cells`: over all timed calls but the first turn's.
+_TURN_TIME = (
+    "SELECT policy, avg(ttft_s + decode_s) AS turn_s FROM turn_metrics "
+    "WHERE run_id = $1 AND measure = 'latency' AND turn > 0 GROUP BY policy"
+)
+
+
+def find_run(store: Store, run_id: str | None = None) -> RunInfo:
+    """The replay run asked for, else the newest complete one. UserError if there is none."""
+    if run_id is not None:
+        info = store.info(run_id)
+        if info.kind != "replay":
+            raise UserError(f"run {run_id} is of kind {info.kind}; results are about replay runs")
+        return info
+    if newest := store.latest("replay"):
+        return newest
+    begun = store.runs("replay")
+    hint = f"; {begun[0].run_id} is not complete: name it, or go on with --resume" if begun else ""
+    raise UserError(f"no complete replay run in {store.path}: run `kvmill replay` first{hint}")
+
+
+def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict[str, Any]:
+    """The object that `kvmill results --json` prints (DESIGN.md section 8).
+
+    `policies` has one entry per policy, `full` first as it was run. With another `by` than `policy`, `groups` has
+    one entry per policy and turn, age of the fact, kind of probe, or family. UserError without such a run.
+    """
+    if by not in BY:
+        raise unknown("grouping", by, BY, "--by")
+    info = find_run(store, run_id)
+    entries = _entries(_rows(store, _QUERIES["policy"], info.run_id))
+    status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
+    speeds: dict[str, Row] = defaultdict(dict)
+    for query in (_LATENCY, _TURN_TIME):
+        for row in _rows(store, query, info.run_id):
+            speeds[row["policy"]] |= row
+    policies = []
+    for policy in _order(info, [*status]):
+        quality = next((e for e in entries if e["policy"] == policy), None) or _entry(policy, [], [])
+        counts = status.get(policy, {})
+        policies.append(
+            quality
+            | {name: speeds[policy].get(name) for name in (*_SPEEDS, "turn_s")}
+            | {
+                "latency_n": speeds[policy].get("latency_n", 0),
+                "n": quality["n"] or speeds[policy].get("latency_n", 0),
+                "status": {"ok": counts.get("ok", 0), "failed": counts.get("failed", 0)},
+                "error": counts.get("error"),
+            }
+        )
+    out = {
+        "run": info.run_id,
+        "state": info.state,
+        "model": info.config.get("model"),
+        "device": info.device or info.config.get("device"),
+        "dtype": info.config.get("dtype"),
+        "threads": info.config.get("threads"),
+        "mode": info.config.get("mode"),
+        "seed": info.seed,
+        "by": by,
+        "policies": policies,
+    }
+    if by != "policy":
+        out["groups"] = _entries(_rows(store, _QUERIES[by], info.run_id), by, _order(info, [*status]))
+    return out
+
+
+def profiles(store: Store, run_id: str | None = None) -> dict[str, PolicyProfile]:
+    """What replay knows about each policy for the simulator, by the policy's text; empty if nothing was replayed."""
+    if run_id is None and store.latest("replay") is None:
+        return {}
+    found = summary(store, run_id)
+    return {
+        entry["policy"]: PolicyProfile(
+            policy=entry["policy"],
+            run=found["run"],
+            model=found["model"],
+            **{
+                name: entry[name]
+                for name in (
+                    "n",
+                    "answer_accuracy",
+                    "answer_accuracy_low",
+                    "answer_accuracy_high",
+                    "full_accuracy",
+                    "difference",
+                    "difference_low",
+                    "difference_high",
+                )
+            },
+        )
+        for entry in found["policies"]
+    }
+
+
+def _rows(store: Store, query: str, run_id: str) -> list[Row]:
+    return store.query(query, [run_id]).to_pylist()
+
+
+def _order(info: RunInfo, found: list[str]) -> list[str]:
+    """The policies of a run as they were given, then any other that has rows."""
+    given = [str(policy) for policy in info.config.get("policies", [])]
+    return given + sorted(set(found) - set(given))
+
+
+def _entries(rows: list[Row], by: str = "policy", order: Sequence[str] = ()) -> list[Row]:
+    """One entry per policy and group, paired with `full` in the same group; p values corrected within a group."""
+    members: dict[tuple[Any, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        members[row["grp"], row["policy"]].append(row)
+    rank = {policy: i for i, policy in enumerate(order)}
+    out = []
+    for group, policy in sorted(members, key=lambda key: (key[0] is not None and key[0], rank.get(key[1], 0), key[1])):
+        entry = _entry(policy, members[group, policy], members.get((group, "full"), []))
+        out.append(entry if by == "policy" else {by: group, **entry})
+    for group in {entry.get(by) if by != "policy" else None for entry in out}:
+        tested = [e for e in out if e["difference_p"] is not None and (by == "policy" or e[by] == group)]
+        for entry, adjusted in zip(tested, holm([e["difference_p"] for e in tested]), strict=True):
+            entry["difference_p_holm"] = adjusted
+    return out
+
+
+def _entry(policy: str, members: Sequence[Row], full: Sequence[Row]) -> Row:
+    """All quality and memory figures of one policy over `members` (one row per trajectory)."""
+    accuracy = _ratio(members, "answer_accuracy")
+    nll = _ratio(members, "delta_nll")
+    reference = {f["trajectory_id"]: f for f in full} if policy != "full" else {}
+    mine = [m for m in members if m["trajectory_id"] in reference]
+    theirs = [reference[m["trajectory_id"]] for m in mine]
+    change, change_p = _paired(mine, theirs, "answer_accuracy")
+    likelihood, likelihood_p = _paired(mine, theirs, "answer_ll")
+    peaks = [m["kv_tokens_peak"] for m in members if m.get("kv_tokens_peak") is not None]
+    full_peaks = sum(f.get("kv_tokens_peak") or 0 for f in theirs)
+    return {
+        "policy": policy,
+        "n": len(members),
+        "few": len(members) < FEW,
+        "n_probes": sum(int(m.get("answer_accuracy_count") or 0) for m in members),
+        "answer_accuracy": accuracy.value,
+        "answer_accuracy_low": accuracy.low,
+        "answer_accuracy_high": accuracy.high,
+        **{name: _ratio(members, name, interval=False).value for name in ("answer_ll", "answer_margin", "nll")},
+        "delta_nll": nll.value,
+        "delta_nll_low": nll.low,
+        "delta_nll_high": nll.high,
+        **{name: _ratio(members, name, interval=False).value for name in ("kl", "top1_agreement")},
+        "full_accuracy": _ratio(full, "answer_accuracy", interval=False).value,
+        "difference": change.value,
+        "difference_low": change.low,
+        "difference_high": change.high,
+        "difference_n": change.n,
+        "difference_p": change_p,
+        "difference_p_holm": None,
+        "answer_ll_difference": likelihood.value,
+        "answer_ll_difference_low": likelihood.low,
+        "answer_ll_difference_high": likelihood.high,
+        "answer_ll_difference_p": likelihood_p,
+        **{name: _mean(members, name) for name in ("kv_tokens_peak", "kv_tokens_final", "kv_tokens")},
+        "kv_tokens_peak_max": max(peaks, default=None),
+        "kv_saved": 1 - sum(m["kv_tokens_peak"] for m in mine) / full_peaks if full_peaks else None,
+        **{name: _mean(members, name) for name in ("kv_bytes_peak", "aux_bytes_peak", "logical_tokens")},
+    }
+
+
+def _measured(rows: Sequence[Row], name: str) -> list[Row]:
+    return [row for row in rows if row.get(name) is not None and row.get(f"{name}_count")]
+
+
+def _ratio(rows: Sequence[Row], name: str, *, interval: bool = True) -> Estimate:
+    """The ratio of sums `name` / `name_count` over the rows that have it."""
+    have = _measured(rows, name)
+    tops, counts = [row[name] for row in have], [row[f"{name}_count"] for row in have]
+    if not interval:
+        return Estimate(sum(tops) / sum(counts) if counts else None, None, None, len(have))
+    return estimate(tops, counts)
+
+
+def _paired(mine: Sequence[Row], theirs: Sequence[Row], name: str) -> tuple[Estimate, float | None]:
+    """Policy minus full, and the p of the sign-flip test on the trajectories' own means."""
+    pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
+        (m, f) for m, f in zip(mine, theirs, strict=True) if _measured([m], name) and _measured([f], name)
+    ]
+    count = f"{name}_count"
+    found = difference(
+        [m[name] for m, _ in pairs],
+        [f[name] for _, f in pairs],
+        [m[count] for m, _ in pairs],
+        [f[count] for _, f in pairs],
+    )
+    if found.n < 2:
+        return found, None
+    return found, sign_flip([m[name] / m[count] - f[name] / f[count] for m, f in pairs])
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return sum(values) / len(values) if values else None
