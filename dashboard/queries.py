@@ -102,3 +102,13 @@ def replications(store: Store, run_id: str, policy: str) -> Rows:
         """,
         [run_id, policy],
     ).to_pylist()
+
+
+def answer_of(store: Store, run_id: str) -> str | None:
+    """The sentence of a plan."""
+    return store.info(run_id).config.get("answer")
+
+
+def slo_of(info: RunInfo) -> dict[str, float]:
+    """The promises of a plan, in seconds."""
+    return info.config.get("slo") or {}

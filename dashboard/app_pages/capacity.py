@@ -16,7 +16,7 @@ COLUMNS = {
     "gpus_saved_high": "saved, high",
     "cost_per_month": "USD per month (assumed price)",
     "binding_constraint": "binding constraint",
-    "turns_break_even": "turns at which the saving is gone (×)",
+    "turns_break_even": "growth in turns that eats the saving",
     "quality_model": "quality measured with",
     "quality_n": "on trajectories",
 }

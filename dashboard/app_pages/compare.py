@@ -12,7 +12,9 @@ COLUMNS = {
     "answer_accuracy": "answer accuracy",
     "answer_accuracy_low": "accuracy, low",
     "answer_accuracy_high": "accuracy, high",
-    "answer_ll": "answer log-likelihood",
+    "answer_ll": "answer log-likelihood (nats)",
+    "difference": "accuracy minus full",
+    "answer_ll_difference": "log-likelihood minus full (nats)",
     "delta_nll": "ΔNLL (nats)",
     "kl": "KL (nats)",
     "top1_agreement": "top-1 agreement",
@@ -40,7 +42,7 @@ with damage_shown(store):
 if failed:
     st.warning(f"{len(failed)} cells failed; their trajectories are missing from the figures.")
     st.dataframe(failed, hide_index=True, width="stretch")
-few = min((row["n"] for row in policies), default=0)
+few = min((row["n"] for row in policies if row["n"]), default=0)
 if few < 10:
     st.warning(f"Only {few} trajectories: read the intervals, not the points.")
 
@@ -49,7 +51,11 @@ if any(row.get("answer_accuracy") is not None for row in policies):
     left.subheader("Answer accuracy · measured")
     left.altair_chart(charts.against_kv(policies, "answer_accuracy", "answer accuracy", percent=True), width="stretch")
     right.subheader("Log-likelihood of the right answer · measured")
-    right.altair_chart(charts.against_kv(policies, "answer_ll", "mean log p(right answer) (nats)"), width="stretch")
+    paired = [row | ({"answer_ll_difference": 0.0} if row["policy"] == "full" else {}) for row in policies]
+    right.altair_chart(
+        charts.against_kv(paired, "answer_ll_difference", "log p(right answer), minus full (nats, paired)"),
+        width="stretch",
+    )
 else:
     left.subheader("Loss on the recorded text · measured")
     left.altair_chart(charts.against_kv(policies, "delta_nll", "ΔNLL (nats per token)"), width="stretch")

@@ -34,7 +34,7 @@ def tiny_model(dtype: torch.dtype = torch.float32, seed: int = 0) -> LoadedModel
         num_attention_heads=6,
         num_key_value_heads=2,
         max_position_embeddings=4096,
-        initializer_range=0.3,
+        initializer_range=0.15,
     )
     module = LlamaForCausalLM(config).eval().requires_grad_(False).to(dtype)
     tokenizer = Letters()

@@ -1,0 +1,122 @@
+"""Every page on an empty, a filled and a damaged store: it runs, leads with the answer, and says what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fabricate
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvmill import dashboard
+from kvmill.traces.store import Store
+
+APP = Path(dashboard.__file__).parent / "app.py"
+PAGES = ["overview", "compare", "capacity"]
+
+
+@pytest.fixture(autouse=True)
+def _from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages must find their files wherever the command was started."""
+    monkeypatch.chdir(tmp_path)
+
+
+def open_page(page: str) -> AppTest:
+    app = AppTest.from_file(str(APP), default_timeout=30).run()
+    if page != "overview":
+        app.switch_page(f"app_pages/{page}.py").run()
+    assert not app.exception, app.exception[0].stack_trace
+    return app
+
+
+def words(app: AppTest) -> str:
+    parts = [*app.title, *app.subheader, *app.markdown, *app.caption, *app.info, *app.success, *app.warning, *app.error]
+    return "\n".join(str(part.value) for part in parts) + "\n".join(str(code.value) for code in app.code)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_empty_store_says_what_to_run(page: str, own_store: Path):
+    app = open_page(page)
+    assert len(app.error) == 0
+    assert "kvmill " in words(app)
+    assert not own_store.exists(), "looking creates nothing"
+
+
+def test_overview_leads_with_the_newest_answer_and_lists_runs(own_store: Path):
+    store = Store.open(own_store)
+    replay = fabricate.replay(store)
+    fabricate.plan(store, sentence="With te the workload needs 14 × h200 instead of 27.")
+    app = open_page("overview")
+    assert app.success[0].value == "With te the workload needs 14 × h200 instead of 27."
+    assert [metric.value for metric in app.metric] == ["27 × h200", "14 × h200", "12 × h200"]
+    assert all("simulated" in metric.label for metric in app.metric)
+    assert app.metric[1].delta == "13 saved (12 to 14)"
+    listed = app.dataframe[0].value
+    assert replay in set(listed["run"])
+    assert "kvmill inspect" in words(app)
+
+
+def test_compare_says_what_was_measured_with_what_and_warns_about_few_trajectories(own_store: Path):
+    store = Store.open(own_store)
+    run = fabricate.replay(store, failed=True)
+    app = open_page("compare")
+    text = words(app)
+    assert f"measured with smollm2-135m, float32, teacher on cpu, run {run}" in text
+    assert "Only 4 trajectories" in text
+    assert "1 cells failed" in text
+    figures = app.dataframe[-1].value.set_index("policy")
+    assert figures.loc["full", "answer accuracy"] == 0.75
+    assert figures.loc[fabricate.BOUNDARY, "peak KV (tokens)"] == 210
+    assert figures.loc[fabricate.BOUNDARY, "trajectories"] == 4
+
+
+def test_compare_shows_the_run_that_is_chosen(own_store: Path):
+    store = Store.open(own_store)
+    older = fabricate.replay(store, trajectories=3)
+    fabricate.replay(store, trajectories=5)
+    app = open_page("compare")
+    assert "Only 5 trajectories" in words(app)
+    app.selectbox[0].set_value(older).run()
+    assert "Only 3 trajectories" in words(app)
+    assert not app.exception
+
+
+def test_capacity_shows_the_policy_that_is_picked(own_store: Path):
+    store = Store.open(own_store)
+    fabricate.plan(store)
+    app = open_page("capacity")
+    app.selectbox[1].set_value(fabricate.DELAYED).run()
+    assert not app.exception
+    by_label = {metric.label: metric.value for metric in app.metric}
+    assert by_label["GPUs needed · simulated"] == "14"
+    assert by_label["GPUs saved · simulated"] == "13"
+    assert by_label["USD per month · assumed price"] == "28,000"
+    assert by_label["What binds · simulated"] == "KV blocks"
+    assert "Quality was measured with smollm2-135m" in words(app)
+
+
+def test_capacity_says_when_no_fleet_keeps_the_promise_and_nothing_was_measured(own_store: Path):
+    run = Store.open(own_store).begin("plan", {"slo": {"ttft_p95": 0.001}})
+    run.add({"plans": [{"policy": "full", "feasible": False, "workload": "w", "model": "m", "gpu": "h200"}]}, key="a")
+    run.finish()
+    text = words(open_page("capacity"))
+    assert "No fleet of the sizes tried" in text
+    assert "No quality was measured" in text
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("damage", ["torn manifest", "missing file", "torn file"])
+def test_a_damaged_store_is_said_in_words(page: str, damage: str, own_store: Path):
+    store = fabricate.filled(own_store)
+    for run in store.runs():
+        folder = store.folder(run.run_id)
+        file = folder / run.files[0].path
+        if damage == "torn manifest":
+            (folder / "manifest.json").write_text("{")
+        elif damage == "missing file":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:20])
+    app = open_page(page)
+    assert app.error[0].value.startswith("The store cannot be read: ")
+    assert "kvmill store check" in words(app)
