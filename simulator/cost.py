@@ -85,12 +85,13 @@ class Deployment:
         return -int(-self.state_bytes() // (BLOCK_TOKENS * self.row_bytes()))
 
 
-def fit_tp(deployment: Deployment, longest_rows: int) -> Deployment:
+def fit_tp(deployment: Deployment, longest_rows: int, only: int | None = None) -> Deployment:
     """The smallest tensor-parallel size whose pool holds one session of `longest_rows`; else the largest that loads.
 
-    UserError when the weights fit on no size.
+    `only` looks at one size. UserError when the weights fit on no size.
     """
-    tried = [replace(deployment, tp=tp) for tp in TP_SIZES]
+    sizes = TP_SIZES if only is None else (only,)
+    tried = [replace(deployment, tp=tp) for tp in sizes]
     for candidate in tried:
         if candidate.blocks() - candidate.state_blocks() > longest_rows // BLOCK_TOKENS + 1:
             return candidate
@@ -98,8 +99,8 @@ def fit_tp(deployment: Deployment, longest_rows: int) -> Deployment:
     if not loads:
         need = deployment.geometry.weight_bytes(deployment.dtype) / GIB
         raise UserError(
-            f"{deployment.geometry.name} ({need:.0f} GiB of weights) fits on no {TP_SIZES[-1]} × {deployment.gpu.name} "
-            f"at utilisation {deployment.utilisation}; use a larger GPU or --dtype fp8"
+            f"{deployment.geometry.name} ({need:.0f} GiB of weights) does not fit on {sizes[-1]} × {deployment.gpu.name} "
+            f"at utilisation {deployment.utilisation}; use a larger GPU, more of them, or --dtype fp8"
         )
     return loads[-1]
 

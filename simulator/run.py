@@ -129,9 +129,18 @@ def run_fleet(scenario: Scenario, replicas: int, seed: int, **options: Any) -> S
     began = time.perf_counter()
     warm, end = scenario.horizon_s()
     fleet = Fleet(
-        scenario.load, scenario.positions, scenario.plan_of, scenario.deployment, scenario.cost, replicas, seed, **options
+        scenario.load,
+        scenario.positions,
+        scenario.plan_of,
+        scenario.deployment,
+        scenario.cost,
+        replicas,
+        seed,
+        **options,
     )
     fleet.env.run(until=end)
+    for replica in fleet.replicas:
+        replica.account(len(replica.running))
     return summarise(scenario, fleet, warm, end, seed, time.perf_counter() - began)
 
 

@@ -82,9 +82,7 @@ def turns_in_window(turns: Sequence[TurnSizes], window: int) -> int:
     return len(turns)
 
 
-def compile_session(
-    spec: SessionSpec, policy: Policy, deployment: Deployment, cost: CostModel
-) -> SessionPlan | None:
+def compile_session(spec: SessionSpec, policy: Policy, deployment: Deployment, cost: CostModel) -> SessionPlan | None:
     """The session under `policy`; None when not even its first turn fits the model's window."""
     turns = split_turns(spec.segments)
     count = turns_in_window(turns, deployment.geometry.max_positions)

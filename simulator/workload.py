@@ -86,7 +86,9 @@ def segment(kind: Any, tokens: int) -> SegmentSize:
     return SegmentSize(kind, tokens, protected=structural, closing=min(2, tokens))
 
 
-def assemble(prefix: int, assistants: list[int], tools: list[int], users: list[int] | None = None) -> tuple[SegmentSize, ...]:
+def assemble(
+    prefix: int, assistants: list[int], tools: list[int], users: list[int] | None = None
+) -> tuple[SegmentSize, ...]:
     """Segments of a session: P, then per turn user (if any), assistant, tool (if any)."""
     out = [segment("prefix", prefix)]
     for j, tokens in enumerate(assistants):

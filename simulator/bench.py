@@ -1,0 +1,97 @@
+"""`Bench`: runs simulations, remembers them, and spreads replications over at most two processes.
+
+Workers are spawned and get the scenarios once. The results do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from .run import Scenario, SimResult, run_fleet
+
+MOST_WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Scenario `index` of the bench, on machines `slowdown` times slower, with `extra_turns` beyond its own."""
+
+    index: int
+    slowdown: float = 1.0
+    extra_turns: float = 0.0
+
+
+Job = tuple[Variant, int, int]  # variant, replicas, seed
+
+
+class Shelf:
+    """The scenarios of one process, with their session plans: the plain ones for good, one variant at a time."""
+
+    def __init__(self, scenarios: Sequence[Scenario]) -> None:
+        self.scenarios = list(scenarios)
+        self.last: tuple[Variant, Scenario] | None = None
+
+    def get(self, variant: Variant) -> Scenario:
+        """The scenario of a variant."""
+        plain = self.scenarios[variant.index]
+        if variant == Variant(variant.index):
+            return plain
+        if self.last is None or self.last[0] != variant:
+            extra = (1 + plain.extra_turns) * (1 + variant.extra_turns) - 1
+            self.last = (variant, replace(plain, slowdown=plain.slowdown * variant.slowdown, extra_turns=extra))
+        return self.last[1]
+
+    def run(self, job: Job) -> SimResult:
+        """Simulate."""
+        variant, replicas, seed = job
+        return run_fleet(self.get(variant), replicas, seed)
+
+
+_shelf: Shelf | None = None
+
+
+def _open(scenarios: Sequence[Scenario]) -> None:
+    global _shelf  # noqa: PLW0603 - a worker's state: the only way an executor's initialiser can hand it over
+    _shelf = Shelf(scenarios)
+
+
+def _run(job: Job) -> SimResult:
+    assert _shelf is not None
+    return _shelf.run(job)
+
+
+class Bench:
+    """`run` gives the results of a variant at a fleet size for several seeds; nothing is simulated twice."""
+
+    def __init__(
+        self, scenarios: Sequence[Scenario], workers: int = 1, tick: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.scenarios, self.tick = list(scenarios), tick
+        self.results: dict[Job, SimResult] = {}
+        self.shelf = Shelf(scenarios)
+        self.pool: ProcessPoolExecutor | None = None
+        if min(workers, MOST_WORKERS) > 1:
+            self.pool = ProcessPoolExecutor(
+                MOST_WORKERS, multiprocessing.get_context("spawn"), initializer=_open, initargs=(self.scenarios,)
+            )
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, variant: Variant, replicas: int, seeds: Sequence[int]) -> list[SimResult]:
+        """One result per seed, in order."""
+        missing = [(variant, replicas, seed) for seed in seeds if (variant, replicas, seed) not in self.results]
+        for job, result in zip(missing, self.pool.map(_run, missing) if self.pool else map(self.shelf.run, missing)):
+            self.results[job] = result
+            self.tick(f"{self.scenarios[variant.index].policy} on {result.gpus} GPUs")
+        return [self.results[variant, replicas, seed] for seed in seeds]

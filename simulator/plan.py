@@ -1,0 +1,166 @@
+"""`plan`: the fewest GPUs that keep the promises, for every policy, with an interval, and what is saved against `full`.
+
+The main path, top to bottom: one deployment for all → one scenario per policy → a bracket of fleet sizes per
+policy (same seeds for all) → rows: the answer, its interval, the paired saving, how it moves if machines are slower
+or faster than modelled, and how many more turns would eat the saving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..replay.policies.registry import parse_policies
+from ..replay.profile import PolicyProfile
+from .bench import Bench, Variant
+from .cost import HELD_OUT_ERROR, Deployment, fit_tp
+from .geometry import Geometry
+from .hardware import Gpu
+from .report import averaged, described, quality
+from .run import TURNS, Scenario
+from .search import Side, bracket, levels, mean_meets, smallest, verdict
+from .slo import Slo
+from .workload import Workload
+
+HOURS_PER_MONTH = 730
+MOST_GROWTH = 4.0  # extra turns beyond which break-even is not looked for
+GROWTH_STEP = 0.05
+
+
+def plan(
+    workload: Workload,
+    geometry: Geometry,
+    gpu: Gpu,
+    policies: Sequence[str],
+    slo: tuple[Slo, ...],
+    *,
+    profiles: Mapping[str, PolicyProfile] | None = None,
+    replications: int = 10,
+    seed: int = 0,
+    tp: int | None = None,
+    max_gpus: int = 512,
+    workers: int = 1,
+    turns: int = TURNS,
+    sensitivity: bool = True,
+    tick: Callable[[str], None] = lambda _: None,
+    **deployment_fields: Any,
+) -> dict[str, Any]:
+    """The plan as `kvmill plan --json` prints it: `slo`, `workload`, `assumptions`, and one row per policy, `full` first.
+
+    `tp` None chooses the smallest size that holds the longest session. `profiles` are measured facts by policy text;
+    extra turns come only from there. UserError on a policy or deployment that cannot be; infeasible is a row.
+    """
+    texts = [str(policy) for policy in parse_policies(list(policies))]
+    deployment = deploy(workload, geometry, gpu, tp, **deployment_fields)
+    known = {text: (profiles or {}).get(text) or PolicyProfile(text) for text in texts}
+    scenarios = [
+        Scenario(workload, text, deployment, slo, extra_turns=known[text].extra_turns or 0.0, turns=turns)
+        for text in texts
+    ]
+    most = max(1, max_gpus // deployment.tp)
+    seeds = [seed * 1000 + r for r in range(replications)]
+    with Bench(scenarios, workers, tick) as bench:
+        sides = [bracket(bench, Variant(i), seeds, most) for i in range(len(scenarios))]
+        rows = [
+            answer(side, sides[0], scenarios[i], known[text], seeds)
+            | (moved(bench, side, sides[0], seeds, most) if sensitivity else {})
+            for i, (text, side) in enumerate(zip(texts, sides, strict=True))
+        ]
+    return {
+        "slo": {s.key: s.limit_s for s in slo},
+        "workload": workload.name,
+        **described(scenarios[0], replications, seed),
+        "plans": rows,
+    }
+
+
+def deploy(workload: Workload, geometry: Geometry, gpu: Gpu, tp: int | None, **fields: Any) -> Deployment:
+    """One replica's deployment, the same for every policy: `tp`, or the smallest that holds the longest full session."""
+    deployment = Deployment(geometry, gpu, tp=tp or 1, **fields)
+    if tp is not None:
+        return fit_tp(deployment, 0, only=tp)
+    longest = max(sum(part.tokens for part in session.segments) for session in workload.sessions)
+    return fit_tp(deployment, min(longest, geometry.max_positions))
+
+
+def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, seeds: Sequence[int]) -> dict[str, Any]:
+    """A policy's row: GPUs with their interval, GPUs saved with the paired one, what happened at that size, cost, quality."""
+    tp, price, slos = scenario.deployment.tp, scenario.deployment.gpu.price_per_hour, scenario.slos
+    at = side.count or max(side.results)
+    one_fewer = side.results.get(at - 1) if side.count else None
+    both = side.count is not None and full.count is not None
+    differences = [(full.smallest_in(r, slos) - side.smallest_in(r, slos)) * tp for r in range(len(seeds))]
+    row: dict[str, Any] = {
+        "policy": scenario.policy,
+        "feasible": side.count is not None,
+        "gpus": _gpus(side.count, tp),
+        "gpus_low": _gpus(side.low, tp),
+        "gpus_high": _gpus(side.high, tp),
+        "gpus_bound": side.bound * tp,
+        "gpus_saved": (full.count - side.count) * tp if side.count and full.count else None,
+        "gpus_saved_low": float(np.quantile(differences, 0.025)) if both else None,
+        "gpus_saved_high": float(np.quantile(differences, 0.975)) if both else None,
+        "cost_per_month": side.count * tp * price * HOURS_PER_MONTH if side.count else None,
+        "verdict": verdict(side.results[at], slos),
+        "one_fewer": None
+        if one_fewer is None
+        else {"gpus": (at - 1) * tp, "verdict": verdict(one_fewer, slos), **_means(levels(one_fewer, slos))},
+        "sizes": [
+            {"gpus": n * tp, "verdict": verdict(side.results[n], slos), **_means(levels(side.results[n], slos))}
+            for n in sorted(side.results)
+        ],
+        "gpus_if_slower": None,
+        "gpus_if_faster": None,
+        "turns_break_even": None,
+    }
+    happened = averaged(side.results[at])
+    happened["binding_constraint"] = (one_fewer or side.results[at])[0].binding_constraint
+    return row | {k: v for k, v in happened.items() if k != "gpus"} | quality(profile, scenario.deployment.geometry)
+
+
+def moved(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most: int) -> dict[str, Any]:
+    """How the answer moves: machines slower or faster by the model's error, and the growth in turns that eats the saving."""
+    if side.count is None:
+        return {}
+    few, tp, count = list(seeds[:3]), bench.scenarios[0].deployment.tp, side.count
+    slos = bench.scenarios[0].slos
+
+    def size(factor: float, low: int, high: int) -> int | None:
+        variant = replace(side.variant, slowdown=factor)
+        return smallest(lambda n: mean_meets(bench.run(variant, n, few), slos), low, high, count)
+
+    slower = size(1 + HELD_OUT_ERROR, count, most)
+    faster = size(1 - HELD_OUT_ERROR, 1, count) or count
+    row: dict[str, Any] = {"gpus_if_slower": _gpus(slower, tp), "gpus_if_faster": _gpus(faster, tp)}
+    if side is not full and full.count is not None:
+        row["turns_break_even"] = break_even(bench, side, full.count, few)
+    return row
+
+
+def break_even(bench: Bench, side: Side, replicas: int, seeds: Sequence[int]) -> float:
+    """The relative growth in turns up to which the policy needs no more than `replicas`, the size of `full`.
+
+    0 when nothing is saved; `MOST_GROWTH` when it is not reached by then.
+    """
+    if side.count is None or side.count >= replicas:
+        return 0.0
+    slos = bench.scenarios[0].slos
+    steps = round(MOST_GROWTH / GROWTH_STEP)
+
+    def too_much(step: int) -> bool:
+        variant = replace(side.variant, extra_turns=step * GROWTH_STEP)
+        return not mean_meets(bench.run(variant, replicas, seeds), slos)
+
+    first = smallest(too_much, 1, steps, round((replicas / side.count - 1) / GROWTH_STEP))
+    return MOST_GROWTH if first is None else round((first - 1) * GROWTH_STEP, 2)
+
+
+def _gpus(replicas: int | None, tp: int) -> int | None:
+    return None if replicas is None else replicas * tp
+
+
+def _means(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{key}_s": [level.mean, level.low, level.high] for key, level in found.items()}

@@ -1,0 +1,103 @@
+"""Rows of the answer that are neither search nor arithmetic: averages over replications, quality, what was assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..replay.profile import PolicyProfile
+from .cost import HELD_OUT_ERROR, HOST_SEQUENCE_S, HOST_STEP_S, Deployment
+from .geometry import Geometry
+from .run import Scenario, SimResult
+from .workload import contexts
+
+MEANS = (
+    "batch_mean",
+    "throughput_requests_per_s",
+    "throughput_tokens_per_s",
+    "goodput_requests_per_s",
+    "kv_used_share",
+    "kv_active_share",
+    "preemptions",
+    "miss_share",
+    "busy_share",
+)
+
+
+def averaged(results: Sequence[SimResult]) -> dict[str, Any]:
+    """The keys of `simulate`, averaged over replications (`batch_max` is the largest)."""
+    first, count = results[0], len(results)
+    row: dict[str, Any] = {"gpus": first.gpus, "replicas": first.replicas, "tp": first.tp}
+    row |= {name: sum(getattr(r, name) for r in results) / count for name in MEANS}
+    row["preemptions"] = round(row["preemptions"])
+    row["batch_max"] = max(r.batch_max for r in results)
+    row["requests"] = sum(r.requests for r in results)
+    for metric in ("ttft_s", "tpot_s", "e2e_s"):
+        row[metric] = {q: _mean([getattr(r, metric)[q] for r in results]) for q in ("p50", "p95", "p99")}
+    row["shares"] = {name: sum(r.shares[name] for r in results) / count for name in first.shares}
+    row["binding_constraint"] = first.binding_constraint
+    return row
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def quality(profile: PolicyProfile, geometry: Geometry) -> dict[str, Any]:
+    """What replay measured of the policy, null where it did not; the model it was measured with travels along."""
+    return {
+        "quality_model": profile.model,
+        "quality_n": profile.n or None,
+        "quality_run": profile.run,
+        "quality_is_planned_model": None if profile.model is None else profile.model.lower() == geometry.name,
+        "answer_accuracy": profile.answer_accuracy,
+        "answer_accuracy_low": profile.answer_accuracy_low,
+        "answer_accuracy_high": profile.answer_accuracy_high,
+        "full_accuracy": profile.full_accuracy,
+        "difference": profile.difference,
+        "difference_low": profile.difference_low,
+        "difference_high": profile.difference_high,
+        "extra_turns": profile.extra_turns,
+        "extra_turns_source": profile.extra_turns_source,
+    }
+
+
+def assumptions(scenario: Scenario) -> dict[str, Any]:
+    """Everything that was not measured for this answer, by name."""
+    deployment, load = scenario.deployment, scenario.workload
+    return {
+        "workload": list(load.assumed),
+        "lengths": load.lengths_from,
+        "host_time_s": f"{HOST_STEP_S * 1e3:g} ms per step + {HOST_SEQUENCE_S * 1e6:g} µs per sequence (assumed)",
+        "compaction": "inline, on the target's roofline (estimated)",
+        "activation_gib": deployment.activation_gib,
+        "model_error": f"±{HELD_OUT_ERROR:.1%} (assumed: held-out time per output token of another calibration)",
+        "structural_tokens": "two per segment (assumed), and what follows them",
+        "retention": "whole sessions, least recently used first",
+        "extra_turns": "none (assumed)" if not scenario.extra_turns else f"{scenario.extra_turns:.0%} more",
+    }
+
+
+def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any]:
+    """The frame of an answer: model, machine, memory, contexts, price, seeds, assumptions."""
+    deployment: Deployment = scenario.deployment
+    geometry, gpu = deployment.geometry, deployment.gpu
+    return {
+        "model": geometry.name,
+        "gpu": gpu.name,
+        "tp": deployment.tp,
+        "dtype": deployment.dtype,
+        "kv_dtype": deployment.kv_dtype,
+        "agents": scenario.workload.agents,
+        "rate": scenario.workload.rate,
+        "contexts": contexts(scenario.workload, geometry.max_positions),
+        "pool_tokens": deployment.tokens(),
+        "weights_gib": deployment.weights_gib(),
+        "price_per_hour": gpu.price_per_hour,
+        "price_source": gpu.price_source,
+        "replications": replications,
+        "seed": seed,
+        "few_replications": replications < 10,
+        "assumptions": assumptions(scenario),
+    }
