@@ -34,7 +34,7 @@ def render(trajectory: Trajectory, tokenizer: TextTokenizer, shield: Shield) -> 
     """The pieces of a trajectory (spellings of control tokens hidden by `shield`) and the losses on the way."""
     able = abilities(tokenizer)
     losses: list[str] = []
-    writer = _Writer(tokenizer, _tools(trajectory, able, shield, losses))
+    writer = _Writer(tokenizer, _tools(trajectory, able, shield, losses), able.repeats)
     hidden = _Hidden(shield)
     prefix = _prefix(trajectory, able, hidden, losses)
     pieces = [Piece("prefix", 0, writer.start(prefix))]
@@ -61,7 +61,7 @@ def render_question(question: str, tokenizer: TextTokenizer, shield: Shield) -> 
     """What the template adds for one more user message and the start of the answer to it."""
     able = abilities(tokenizer)
     system: list[Wire] = [{"role": "system", "content": "s"}] if able.system else []
-    writer = _Writer(tokenizer, None)
+    writer = _Writer(tokenizer, None, able.repeats)
     writer.start([*system, {"role": "user", "content": "u"}])
     writer.append([{"role": "assistant", "content": "a"}], generated=True)
     asked, _ = writer.append([{"role": "user", "content": shield.hide(question)}], generated=False)
@@ -71,8 +71,8 @@ def render_question(question: str, tokenizer: TextTokenizer, shield: Shield) -> 
 class _Writer:
     """Appends messages to one rendered conversation."""
 
-    def __init__(self, tokenizer: TextTokenizer, tools: list[Wire] | None) -> None:
-        self._tokenizer, self._tools = tokenizer, tools
+    def __init__(self, tokenizer: TextTokenizer, tools: list[Wire] | None, repeats: bool) -> None:
+        self._tokenizer, self._tools, self._repeats = tokenizer, tools, repeats
         self._said: list[Wire] = []
         self._text = ""
         self.losses: Counter[str] = Counter()
@@ -88,6 +88,8 @@ class _Writer:
 
     def append(self, messages: list[Wire], generated: bool) -> tuple[str, str]:
         """What the messages add: the template's part, and what the model generates of it."""
+        if not self._repeats and self._said[-1]["role"] == messages[0]["role"] == "user":
+            return self._repeat(messages), ""
         prompt = self.generation_prompt() if generated else ""
         after = self._render([*self._said, *messages])
         added = self._follow(messages, False, after)
@@ -99,6 +101,16 @@ class _Writer:
             self.losses["generation_prompt_differs"] += 1
             prompt = prompt[: _shared(prompt, added)]
         return prompt, added[len(prompt) :]
+
+    def _repeat(self, messages: list[Wire]) -> str:
+        """A user message after another, for a template that wants roles to alternate: as if one had answered."""
+        self.losses["roles_forced"] += 1
+        answered = [*self._said, {"role": "assistant", "content": _MARK}]
+        _, _, tail = self._render(answered).rpartition(_MARK)
+        _, _, rest = self._render([*answered, *messages]).rpartition(_MARK)
+        self._said = join([*self._said, *messages])
+        self._text = self._render(self._said)
+        return rest.removeprefix(tail)
 
     def _follow(self, messages: list[Wire], prompt: bool, after: str) -> str:
         if after.startswith(self._text):

@@ -47,12 +47,15 @@ class TextTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """`calls`: raw argument strings, argument objects, or only as text in the content; `schemas`: prints tools."""
+    """`calls`: raw argument strings, argument objects, or only as text in the content; `schemas`: prints tools;
+    `repeats`: takes two user messages in a row.
+    """
 
     system: bool
     tool_role: bool
     calls: Literal["raw", "object", "text"]
     schemas: bool
+    repeats: bool
 
 
 @functools.lru_cache(maxsize=8)
@@ -74,7 +77,14 @@ def abilities(tokenizer: TextTokenizer) -> Abilities:
             calls = "object"
     said = {"role": "assistant", "content": "kvq-said"}
     answered = _tried(tokenizer, [ask, said if calls == "text" else _calling({"kvq-key": 1}), _answer()])
-    return Abilities("kvq-system" in system, "kvq-answer" in answered, calls, "kvq-schema" in printed)
+    again = _tried(tokenizer, [ask, said, ask, {"role": "user", "content": "kvq-again"}])
+    return Abilities(
+        system="kvq-system" in system,
+        tool_role="kvq-answer" in answered,
+        calls=calls,
+        schemas="kvq-schema" in printed,
+        repeats="kvq-again" in again,
+    )
 
 
 def _tried(tokenizer: TextTokenizer, messages: list[Wire], tools: list[Wire] | None = None) -> str:
