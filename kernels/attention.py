@@ -17,25 +17,26 @@ def chunk_attention(queries: Tensor, keys: Tensor, values: Tensor, scaling: floa
     heads, length, dim = queries.shape
     kv_heads = keys.shape[0]
     folded = reference.group_rows(queries, kv_heads).unsqueeze(0)
-    if mask is not None:
-        mask = mask.repeat(heads // kv_heads, 1)[None, None]
-    out = scaled_dot_product_attention(folded, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=mask, scale=scaling)
+    wide_mask = None if mask is None else mask[None, None]
+    out = scaled_dot_product_attention(
+        folded, keys.unsqueeze(0), values.unsqueeze(0), attn_mask=wide_mask, scale=scaling
+    )
     return out.view(heads, length, dim)
 
 
-def causal_mask(length: int, rows: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """Additive (L, n) mask of L new tokens that are the last of n rows; None for a single token."""
+def causal_mask(length: int, rows: int, group: int, like: Tensor) -> Tensor | None:
+    """Additive (G·L, n) mask of L new tokens that are the last of n rows; None for a single token."""
     if length == 1:
         return None
-    mask = torch.zeros(length, rows, dtype=dtype, device=device)
-    own = torch.full((length, length), float("-inf"), dtype=dtype, device=device).triu(1)
-    mask[:, rows - length :] = own
-    return mask
+    return tree_mask(torch.ones(length, length, dtype=torch.bool, device=like.device).tril(), rows, group, like)
 
 
-def tree_mask(visible: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
-    """Additive (L, n) mask of L new tokens that see the whole cache and, of each other, what `visible` (L, L) says."""
+def tree_mask(visible: Tensor, rows: int, group: int, like: Tensor) -> Tensor:
+    """Additive (G·L, n) mask: the whole cache is visible and, of the L new tokens, what `visible` (L, L) says.
+
+    Dtype and device are those of `like`.
+    """
     length = visible.shape[0]
-    mask = torch.zeros(length, rows, dtype=dtype, device=visible.device)
+    mask = torch.zeros(length, rows, dtype=like.dtype, device=like.device)
     mask[:, rows - length :].masked_fill_(~visible, float("-inf"))
-    return mask
+    return mask.repeat(group, 1)

@@ -86,11 +86,12 @@ def compact_kv(keys: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Ten
 def chunk_attention(queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None) -> Tensor:
     """Attention of L new tokens over n cached ones (their own rows last), GQA without repeating KV.
 
-    (H, L, D) queries, (H_kv, n, D) keys and values, additive (L, n) mask or None → (H, L, D).
+    (H, L, D) queries, (H_kv, n, D) keys and values → (H, L, D). `mask` is additive, (G·L, n) in the row order of
+    `group_rows`, or None where every row sees every key.
     """
     heads, length, dim = queries.shape
     logits = wide(group_rows(queries, keys.shape[0])) @ wide(keys).transpose(1, 2) * scaling
     if mask is not None:
-        logits = logits + wide(mask).repeat(heads // keys.shape[0], 1)
+        logits = logits + wide(mask)
     out = logits.softmax(-1) @ wide(values)
     return out.reshape(heads, length, dim).to(queries.dtype)

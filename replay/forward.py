@@ -39,18 +39,20 @@ class Pass:
         for number, lane in enumerate(self.lanes):
             keys, values = lane.cache.view(layer)
             query = queries[number]
-            mask = self._mask(query, keys.shape[1])
+            mask = self._mask(query, keys)
             out[number] = chunk_attention(query, keys, values, scaling, mask).transpose(0, 1)
             for observe in self.observers[number]:
                 observe(layer, query, keys, scaling)
         return out
 
-    def _mask(self, query: Tensor, rows: int) -> Tensor | None:
+    def _mask(self, query: Tensor, keys: Tensor) -> Tensor | None:
+        """The same for every layer, and for every lane with as many rows."""
+        rows, group = keys.shape[1], query.shape[0] // keys.shape[0]
         if rows not in self.masks:
             if self.visible is None:
-                self.masks[rows] = causal_mask(query.shape[1], rows, query.dtype, query.device)
+                self.masks[rows] = causal_mask(query.shape[1], rows, group, query)
             else:
-                self.masks[rows] = tree_mask(self.visible, rows, query.dtype)
+                self.masks[rows] = tree_mask(self.visible, rows, group, query)
         return self.masks[rows]
 
 

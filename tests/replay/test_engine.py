@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from tiny import probe, tiny_model, trajectory
+
+from kvmill.kernels import attention as fast
+from kvmill.replay import metrics
+from kvmill.replay.branch import FootprintMismatch, Lane
+from kvmill.replay.engine import BranchRun, replay
+from kvmill.replay.forward import Forward
+from kvmill.replay.lockstep import Lockstep
+from kvmill.replay.policies import states
+from kvmill.replay.policies.base import SegmentSize
+from kvmill.replay.policies.full import Full
+from kvmill.replay.policies.registry import DEMO_POLICIES, parse_policies, parse_policy
+from kvmill.replay.policies.states import Eviction
+from kvmill.replay.policies.te import TokenEviction
+from kvmill.replay.policies.te_state import TokenEvictionState
+from kvmill.replay.segments import turns_of
+
+MANY = [
+    *DEMO_POLICIES[1:],
+    "te(delay=3,keep=0.3)",
+    "te(proxy=assistant+boundary,keep=0.3)",
+    "te(proxy=tool+assistant,delay=2,keep=0.3,granularity=token)",
+    "te(proxy=boundary,keep_user=0.5)",
+    "te(protect=none,reduction=max,keep_tool=0.1,keep_assistant=0.5)",
+    "te(keep=0)",
+    "truncate(prefix=drop,keep=0.3)",
+    "truncate(budget=50)",
+    "sink_window(prefix=drop,keep=0.3)",
+    "sink_window(keep=0.3,trigger=tokens:50)",
+    "attention(locality=distance,keep=0.3)",
+    "attention(locality=normalised,trigger=tokens:50,budget=40)",
+    "random(trigger=threshold:1.1,keep=0.3)",
+]
+
+
+def run(policies: Sequence[str], seed: int = 3, **kwargs: object) -> list[BranchRun]:
+    torch.manual_seed(99)  # nothing may depend on the global generator
+    forward = Forward(tiny_model())
+    return replay(forward, trajectory(**kwargs), parse_policies(list(policies)), [probe()], seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("users", [True, False])
+def test_footprint_equals_live_tensors_for_every_policy(users: bool) -> None:
+    runs = run(MANY, users=users)
+    assert {str(r.policy): r.error for r in runs if r.error} == {}
+    for r in runs:
+        assert r.kept is not None
+        assert math.isclose(float(r.kept.sum()), r.turns[-1].kv_rows, rel_tol=1e-5)
+
+
+def test_a_wrong_footprint_fails_the_cell_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = TokenEviction.footprint
+
+    def wrong(self: TokenEviction, segments: Sequence[SegmentSize]) -> list:
+        return [replace(f, kv_rows=f.kv_rows + (t == 2)) for t, f in enumerate(right(self, segments))]
+
+    monkeypatch.setattr(TokenEviction, "footprint", wrong)
+    by_name = {r.policy.name: r for r in run(["te", "random"])}
+    assert by_name["te"].error is not None
+    assert FootprintMismatch.__name__ in by_name["te"].error
+    assert "turn 2: kv_rows live" in by_name["te"].error
+    assert by_name["random"].error is None
+    assert len(by_name["random"].probes) == 1
+
+
+def test_full_is_the_library_and_its_own_reference() -> None:
+    forward = Forward(tiny_model())
+    text = trajectory()
+    full = replay(forward, text, [Full()], [probe()])[0]
+    ids = [i for s in text.segments for i in s.ids]
+    forward.model.module.set_attn_implementation("sdpa")
+    logp = forward.model.module(torch.tensor([ids])).logits[0].log_softmax(-1)
+    at, want = 0, []
+    for s in text.segments:
+        want += [-float(logp[at + i - 1, s.ids[i]]) for i in range(*s.scored)]
+        at += len(s.ids)
+    assert sum(t.quality.tokens for t in full.turns) == len(want)
+    assert math.isclose(sum(t.quality.nll for t in full.turns), sum(want), rel_tol=1e-5)
+    assert all(t.quality.kl == 0 and t.quality.agreed == t.quality.tokens for t in full.turns)
+    asked = probe()
+    for candidate, got in zip(asked.candidates, full.probes[0].likelihoods, strict=True):
+        path = forward.model.module(torch.tensor([[*ids, *asked.stem, *candidate]])).logits[0].log_softmax(-1)
+        start = len(ids) + len(asked.stem) - 1
+        expected = sum(float(path[start + i, token]) for i, token in enumerate(candidate))
+        assert math.isclose(got, expected, abs_tol=1e-4)
+
+
+def test_same_identity_same_rows() -> None:
+    first, second = run(MANY), run(MANY)
+    for a, b in zip(first, second, strict=True):
+        assert a.turns == b.turns
+        assert a.probes == b.probes
+        assert torch.equal(a.kept, b.kept)  # type: ignore[arg-type]
+    other = run(["random"], seed=4)
+    assert not torch.equal(other[1].kept, next(r for r in first if r.policy.name == "random").kept)  # type: ignore[arg-type]
+
+
+def test_lockstep_keeps_the_same_tokens_as_running_alone() -> None:
+    together = {str(r.policy): r for r in run(MANY)}
+    for policy in ("te(delay=3,keep=0.3)", "attention(keep=0.2)", "truncate(keep=0.2)"):
+        alone = run([policy])[1]
+        assert torch.equal(alone.kept, together[policy].kept)  # type: ignore[arg-type]
+        for mine, theirs in zip(alone.turns, together[policy].turns, strict=True):
+            assert math.isclose(mine.quality.nll, theirs.quality.nll, rel_tol=1e-4)
+
+
+@dataclass(frozen=True)
+class KeepAll(TokenEviction):
+    """te at keep=1 that does not take the short cut of evicting nothing."""
+
+
+class KeepAllState(TokenEvictionState):
+    def _compact(self, due: int, now: int, cache):  # noqa: ANN001, ANN202
+        self.selected = [self._select(s, s.count, now, cache) for s in self.spans if s.segment.turn == due]
+        end = self.spans[-1].start + self.spans[-1].count
+        return Eviction(0, self._rows(0, end), segments=0)
+
+
+def test_keep_one_through_the_compaction_path_changes_no_logit(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = states.state_for
+
+    def state_for(policy, *rest):  # noqa: ANN001, ANN002, ANN202
+        return KeepAllState(policy, *rest) if isinstance(policy, KeepAll) else original(policy, *rest)
+
+    monkeypatch.setattr("kvmill.replay.branch.state_for", state_for)
+    from decimal import Decimal
+
+    forward = Forward(tiny_model())
+    step = Lockstep(forward, trajectory(turns=5), [Full(), KeepAll(keep=Decimal(1))], seed=0)
+    worst, compared = 0.0, 0
+    for turn, segments in enumerate(turns_of(step.trajectory)):
+        for s in segments:
+            for chunk in step.chunks(s):
+                lanes, hidden = step.feed(chunk)
+                if len(lanes) == 2:
+                    full, kept = (forward.log_probabilities(h) for h in hidden)
+                    worst, compared = max(worst, float((full - kept).abs().max())), compared + 1
+        step.compact(turn)
+        step.settle(turn)
+    assert step.branches[1].error is None
+    assert isinstance(step.branches[1].state, KeepAllState)
+    assert step.branches[1].state.selected[0].shape[2] > 0
+    assert compared >= 6
+    assert worst < 1e-5
+
+
+def feed_until_evicted(step: Lockstep) -> Iterator[int]:
+    """Feed turn by turn and stop at the first eviction of the second branch: both have had the same past so far."""
+    branch = step.branches[1]
+    for turn, segments in enumerate(turns_of(step.trajectory)):
+        for s in segments:
+            for chunk in step.chunks(s):
+                step.feed(chunk)
+                step.look(chunk)
+                if branch.counters.compactions:
+                    return
+        step.compact(turn)
+        if branch.counters.compactions:
+            return
+        step.settle(turn)
+        yield turn
+    pytest.fail("nothing was evicted")
+
+
+@torch.inference_mode()
+def masked_pass(forward: Forward, full: Lane, index: torch.Tensor, ids: Sequence[int]) -> torch.Tensor:
+    """Feed `ids` to the full cache, with every key that `index` (layers, H_kv, rows) lacks masked, head by head."""
+    group = forward.shape.group
+    past = full.cache.rows
+
+    def attend(layer, query, key, value, mask, *, scaling, **extra):  # noqa: ANN001, ANN003, ANN202
+        keys, values = full.cache.view(layer.layer_idx)
+        bias = torch.full((forward.shape.kv_heads, keys.shape[1]), float("-inf"))
+        bias.scatter_(1, index[layer.layer_idx].long(), 0.0)
+        bias[:, past:] = 0.0
+        causal = fast.causal_mask(len(ids), keys.shape[1], 1, query)
+        logits = query[0] @ keys.repeat_interleave(group, 0).transpose(1, 2) * scaling
+        logits = logits + bias.repeat_interleave(group, 0)[:, None, :] + (0 if causal is None else causal)
+        return (logits.softmax(-1) @ values.repeat_interleave(group, 0)).transpose(0, 1)[None], None
+
+    from kvmill.replay.model import install_attention
+
+    install_attention(forward.model.module, lambda *a, **k: attend(*a, **k))
+    try:
+        from kvmill.replay.model import CacheAdapter, run_layers
+
+        positions = torch.arange(full.position, full.position + len(ids))[None]
+        store = CacheAdapter(lambda layer, k, v: full.cache.append(layer, k[0], v[0]))
+        return run_layers(forward.model.module, torch.tensor([list(ids)]), positions, store)[0]
+    finally:
+        full.cache.roll_back(past)
+
+
+@pytest.mark.parametrize("policy", ["te(keep=0.2)", "random(keep=0.3)", "attention(keep=0.3)", "sink_window(keep=0.3)"])
+@torch.inference_mode()
+def test_an_evicted_cache_is_a_masked_full_cache(policy: str) -> None:
+    forward = Forward(tiny_model())
+    step = Lockstep(forward, trajectory(long_tool=90), parse_policies([policy]), seed=0)
+    full, branch = step.branches
+    for _ in feed_until_evicted(step):
+        pass
+    assert branch.rows < full.rows
+    following = [3, 1, 4, 1, 5, 9, 2, 6]
+    evicted = forward.feed([branch.lane], following)[0]
+    masked = masked_pass(forward, full.lane, branch.index, following)
+    torch.testing.assert_close(evicted, masked, atol=1e-5, rtol=0)
+    # The canary: the same rows at wrong positions must not pass.
+    branch.lane.cache.roll_back(branch.rows - len(following))
+    branch.lane.position = branch.lane.cache.rows
+    assert float((forward.feed([branch.lane], following)[0] - masked).abs().max()) > 1e-3
+
+
+def test_structural_tokens_stay_in_every_head_and_layer() -> None:
+    text = trajectory()
+    for r in run(["te(keep=0.05)", "random(keep=0.1)", "attention(keep=0.1)"])[1:]:
+        at = 0
+        for s in text.segments:
+            if s.kind != "prefix" and r.policy.name != "full":
+                assert r.kept is not None
+                assert all(float(r.kept[at + offset]) == pytest.approx(1.0) for offset in s.structural)
+            at += len(s.ids)
+
+
+def test_one_policy_that_raises_costs_its_own_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: object, *args: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(TokenEvictionState, "observe", broken)
+    by_name = {r.policy.name: r for r in run(["te", "random"])}
+    assert "ZeroDivisionError: planted" in str(by_name["te"].error)
+    assert by_name["random"].error is None
+    assert by_name["full"].error is None
+
+
+def test_a_failing_reference_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Full, "footprint", lambda self, segments: [])
+    with pytest.raises(RuntimeError, match="reference run failed"):
+        run(["random"])
+
+
+def test_probes_leave_the_cache_as_it_was() -> None:
+    forward = Forward(tiny_model())
+    step = Lockstep(forward, trajectory(turns=2), [Full(), parse_policy("random(keep=0.3)")], seed=0)
+    for turn, segments in enumerate(turns_of(step.trajectory)):
+        for s in segments:
+            for chunk in step.chunks(s):
+                step.feed(chunk)
+        step.compact(turn)
+    before = [(b.rows, b.lane.cache.nbytes, b.lane.position, b.lane.cache.view(1)[0].clone()) for b in step.branches]
+    once = metrics.answer_probes(forward, step.branches, [probe(i) for i in range(4)])
+    again = metrics.answer_probes(forward, step.branches, [probe(i) for i in range(4)])
+    for branch, (rows, size, position, keys) in zip(step.branches, before, strict=True):
+        assert (branch.rows, branch.lane.cache.nbytes, branch.lane.position) == (rows, size, position)
+        assert torch.equal(branch.lane.cache.view(1)[0], keys)
+        assert once[id(branch)] == again[id(branch)]
+
+
+def test_branches_share_one_lane_until_they_diverge() -> None:
+    forward = Forward(tiny_model())
+    step = Lockstep(forward, trajectory(turns=3), parse_policies(["te", "te(delay=2)"]), seed=0)
+    counts = []
+    for turn, segments in enumerate(turns_of(step.trajectory)):
+        for s in segments:
+            for chunk in step.chunks(s):
+                step.feed(chunk)
+        counts.append(len(step.lanes()))
+        step.compact(turn)
+    assert counts == [1, 1, 2]
+    assert len(step.lanes()) == 3
