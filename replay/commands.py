@@ -1,0 +1,305 @@
+"""Commands of replay and of what it leaves behind: policies, models, replay, results, inspect, sql, doctor, store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..console import answer, guarded, note, table
+from ..errors import Incomplete, UserError, unknown
+
+if TYPE_CHECKING:
+    from ..traces.store import Store
+    from ..traces.trajectory import Trajectory
+
+MODES = ("teacher", "stepwise", "closed")
+MEASURES = ("quality", "latency", "both")
+
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", help="Store to use (KVMILL_STORE, else ./kvmill-store).", file_okay=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+RunArgument = Annotated[str | None, typer.Argument(help="A replay run; the newest complete one if not given.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(policies)
+    app.command()(replay)
+    app.command()(results)
+    app.command("inspect")(inspect_kept)
+    app.command()(sql)
+    app.command()(doctor)
+    models = typer.Typer(help="Models for replay: list the short names, fetch one.", no_args_is_help=True)
+    models.command("list")(models_list)
+    models.command("pull")(models_pull)
+    app.add_typer(models, name="models")
+    store = typer.Typer(help="The store: look for damage, merge files.", no_args_is_help=True)
+    store.command("check")(store_check)
+    store.command("compact")(store_compact)
+    app.add_typer(store, name="store")
+
+
+@guarded
+def policies(as_json: JsonOption = False) -> None:
+    """List every compaction policy with its options, formula, source and kind of footprint."""
+    from .policies.registry import describe
+
+    found = describe()
+    answer({"policies": found}, as_json, lambda: "\n\n".join(map(_policy_text, found)))
+
+
+@guarded
+def models_list(as_json: JsonOption = False) -> None:
+    """List the models that have a short name."""
+    from .doctor import models
+
+    found = models()
+    rows = [{**m, "here": "yes" if m["present"] or m["converted"] else "no"} for m in found]
+    more = "Any Hugging Face directory or id and any GGUF file works too."
+    columns = {"name": "name", "here": "here", "about": "what"}
+    answer({"models": found}, as_json, lambda: f"{table(rows, columns)}\n\n{more}")
+
+
+@guarded
+def models_pull(
+    name: Annotated[str, typer.Argument(help="A short name of `kvmill models list`.")], as_json: JsonOption = False
+) -> None:
+    """Fetch a model into the cache (KVMILL_CACHE), checked by its SHA-256."""
+    from .weights import pull
+
+    found = pull(name)
+    where = str(found.gguf or found.reference)
+    answer({"name": name, "path": where, "sha256": found.sha256}, as_json, lambda: f"{name} is at {where}")
+
+
+@guarded
+def replay(
+    traces: Annotated[
+        str | None, typer.Option(help="samples, last (default), all, an id, a path or glob, or source=…,family=….")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Short name, directory, hub id or GGUF (smollm2-135m).")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="A policy; repeat for several (default: the demo's). full always runs.")
+    ] = None,
+    mode: Annotated[str, typer.Option(help="teacher: recorded tokens are fed turn by turn.")] = "teacher",
+    measure: Annotated[
+        str | None,
+        typer.Option(help="quality (default), latency, or both (latency then on one trajectory per family)."),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto (default), cpu, cuda or cuda:N.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most N trajectories, families in turn.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice (0).")] = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run; its settings are taken over.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Torch threads (the physical cores).")] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay recorded trajectories through a model under compaction policies, and print the results."""
+    from ..traces.store import Store
+    from .policies.registry import DEMO_POLICIES, parse_policies
+    from .weights import DEFAULT_MODEL
+
+    if mode not in MODES:
+        raise unknown("mode", mode, MODES, "--mode")
+    if mode != "teacher":
+        raise UserError(f"--mode {mode} is not available yet (stepwise and closed-loop replay); use --mode teacher")
+    if measure not in (None, *MEASURES):
+        raise unknown("measure", str(measure), MEASURES, "--measure")
+    opened = Store.open(store)
+    before: dict[str, Any] = dict(opened.info(resume).config) if resume else {}
+
+    def setting(name: str, given: Any, default: Any) -> Any:
+        """A flag given now, else what the resumed run had, else the default."""
+        return given if given is not None else before.get(name, default)
+
+    chosen = [str(p) for p in parse_policies(list(policy or before.get("policies") or DEMO_POLICIES))]
+    spec = setting("traces", traces, "last")
+    trajectories = (
+        _same_again(opened, before) if resume and traces is None and limit is None else _select(opened, spec, limit)
+    )
+    wanted = setting("measure", measure, "quality")
+    timed = before.get("latency_trajectories") if resume else _timed(trajectories, wanted)
+    run_replay = _engine()
+    try:
+        run_id = run_replay(
+            store=opened,
+            trajectories=trajectories,
+            model=setting("model", model, DEFAULT_MODEL),
+            policies=chosen,
+            measure=wanted,
+            seed=setting("seed", seed, 0),
+            dtype=setting("dtype", dtype, "auto"),
+            device=setting("device", device, "auto"),
+            threads=setting("threads", threads, None),
+            resume=resume,
+            latency_trajectories=timed,
+            config={"traces": spec, "limit": setting("limit", limit, None)},
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        if begun := opened.runs("replay", "incomplete"):
+            note(f"go on with: kvmill replay --resume {begun[0].run_id}")
+        raise
+    _show(opened, run_id, "policy", as_json)
+
+
+@guarded
+def results(
+    run: RunArgument = None,
+    by: Annotated[str, typer.Option(help="policy, turn, age, kind or family.")] = "policy",
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the results of a replay run: quality with intervals, memory, latency."""
+    from ..traces.store import Store
+
+    _show(Store.open(store), run, by, as_json)
+
+
+@guarded
+def inspect_kept(
+    run: Annotated[str, typer.Argument(help="A replay run, or `last` for the newest complete one.")],
+    trajectory: Annotated[str, typer.Argument(help="A trajectory of that run.")],
+    turn: Annotated[int | None, typer.Option(help="Show the tokens of this turn, counted from 0.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Only this policy.")] = None,
+    at_least: Annotated[float, typer.Option(min=0, max=1, help="Show tokens kept by this share as text.")] = 0.5,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which tokens each policy kept: a table per turn, or the text of one turn."""
+    from ..traces.store import Store
+    from .inspect import inspect, inspect_text
+    from .policies.registry import parse_policy
+
+    spelled = str(parse_policy(policy)) if policy else None
+    found = inspect(Store.open(store), None if run == "last" else run, trajectory, turn, spelled)
+    answer(found, as_json, lambda: inspect_text(found, at_least))
+
+
+@guarded
+def sql(
+    query: Annotated[str, typer.Argument(help="A query over the store's tables, e.g. SELECT * FROM cells LIMIT 5.")],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the store a question in SQL (DuckDB)."""
+    import duckdb
+
+    from ..traces.store import Store
+    from ..traces.tables import SCHEMAS
+
+    try:
+        found = Store.open(store).query(query)
+    except duckdb.Error as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"{first} (tables: {', '.join([*SCHEMAS, 'runs'])})") from None
+    rows = found.to_pylist()
+    columns = {name: name for name in found.column_names}
+    answer({"columns": [*columns], "rows": rows}, as_json, lambda: f"{table(rows, columns)}\n({len(rows)} rows)")
+
+
+@guarded
+def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Say what this machine has and what would keep a replay from working."""
+    from ..traces.store import Store
+    from .doctor import examine, examine_text
+
+    found = examine(Store.open(store))
+    answer(found, as_json, lambda: examine_text(found))
+
+
+@guarded
+def store_check(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Look for missing, torn and unlisted files. Exit code 2 if there are any."""
+    from ..traces.store import Store
+
+    opened = Store.open(store)
+    problems = opened.check()
+    answer(
+        {"store": str(opened.path), "problems": problems},
+        as_json,
+        lambda: "\n".join(problems) or f"{opened.path}: no problems in {len(opened.runs())} runs",
+    )
+    if problems:
+        raise UserError(f"{len(problems)} problems in {opened.path}; `kvmill store compact` removes unlisted files")
+
+
+@guarded
+def store_compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Merge the files of finished runs and remove what no run lists."""
+    from ..traces.store import Store
+
+    opened = Store.open(store)
+    removed = opened.compact()
+    answer({"store": str(opened.path), "removed": removed}, as_json, lambda: f"{opened.path}: {removed} files removed")
+
+
+def _show(store: Store, run: str | None, by: str, as_json: bool) -> None:
+    """Print results; exit code 6 if some cells failed."""
+    from .report import summary_text
+    from .results import summary
+
+    found = summary(store, run, by)
+    answer(found, as_json, lambda: summary_text(found))
+    failed = sum(entry["status"]["failed"] for entry in found["policies"])
+    if failed:
+        total = failed + sum(entry["status"]["ok"] for entry in found["policies"])
+        raise Incomplete(f"{failed} of {total} cells of run {found['run']} failed")
+
+
+def _engine() -> Callable[..., str]:
+    """`run_replay`, imported here because it brings torch. UserError where the model stack is not installed."""
+    try:
+        from .fanout import run_replay
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("kvmill"):
+            raise
+        raise UserError(f"replay needs {error.name}: pip install 'kvmill[replay]'") from None
+    return run_replay
+
+
+def _select(store: Store, spec: str, limit: int | None) -> list[Trajectory]:
+    from ..traces.select import select
+
+    return select(store, spec, limit)
+
+
+def _same_again(store: Store, before: dict[str, Any]) -> list[Trajectory]:
+    """The trajectories of the run that is resumed, in its order, whatever `last` means by now."""
+    from ..traces.samples import load
+
+    samples = {t.id: t for t in load()} if before.get("traces") == "samples" else {}
+    found: list[Trajectory] = []
+    for name in before.get("trajectory_ids", []):
+        found += [samples[name]] if name in samples else _select(store, name, None)
+    return found
+
+
+def _timed(trajectories: Sequence[Trajectory], measure: str) -> list[str] | None:
+    """Which trajectories get latency cells: with `both` the first of each family, else all."""
+    if measure != "both":
+        return None
+    first: dict[str, str] = {}
+    for trajectory in trajectories:
+        first.setdefault(trajectory.family, trajectory.id)
+    return list(first.values())
+
+
+def _policy_text(policy: dict[str, Any]) -> str:
+    options = [
+        f"  {name}={o['default'] if o['default'] is not None else '–'} ({o['type']}): {o['doc']}"
+        for name, o in policy["options"].items()
+    ]
+    return "\n".join(
+        [
+            f"{policy['name']}: {policy['summary']}",
+            *options,
+            f"  formula: {policy['formula']}",
+            f"  source: {policy['source']}; footprint {policy['footprint']}",
+        ]
+    )

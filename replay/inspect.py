@@ -1,0 +1,189 @@
+"""Which tokens a policy kept: the tokens of a turn as text, what was dropped as dots, shares as digits below."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..console import table
+from ..errors import UserError, unknown
+from ..traces.store import Store
+from .results import find_run
+
+Row = Mapping[str, Any]
+WIDTH = 96
+SHOWN_FROM = 0.5
+LEGEND = (
+    "first line: the text as it was fed; a token that fewer than {shown:.0%} of the layer-heads kept is dots\n"
+    "digits below: share of layer-heads that kept the token, in tenths (9 = 90 % and more, blank = none)\n"
+    "^ marks goal tokens: they spell the right answer of a probe about this turn"
+)
+
+
+def inspect(
+    store: Store, run_id: str | None, trajectory_id: str, turn: int | None = None, policy: str | None = None
+) -> dict[str, Any]:
+    """What each policy kept of a trajectory at its end, per turn and segment kind, or token by token for one turn.
+
+    `turns` holds one entry per policy, turn and kind: tokens, mean share kept over layer-heads, mean share of the
+    goal tokens (None where the turn has none). With `turn`, `tokens` holds every token of it per policy.
+    UserError on an unknown run, trajectory, turn or policy.
+    """
+    info = find_run(store, run_id)
+    rows = store.query(
+        "SELECT policy, turn, kind, position, text, share FROM kept WHERE run_id = $1 AND trajectory_id = $2 "
+        "ORDER BY policy, position",
+        [info.run_id, trajectory_id],
+    ).to_pylist()
+    if not rows:
+        known = store.query("SELECT DISTINCT trajectory_id FROM kept WHERE run_id = $1", [info.run_id]).to_pylist()
+        if not known:
+            raise UserError(f"run {info.run_id} holds no kept tokens: replay with --measure quality or both")
+        raise unknown("trajectory", trajectory_id, [k["trajectory_id"] for k in known], f"run {info.run_id}")
+    goals = goal_words(store, trajectory_id)
+    by_policy: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_policy[row["policy"]].append(row)
+    order = [str(p) for p in info.config.get("policies", [])]
+    names = sorted(by_policy, key=lambda name: order.index(name) if name in order else len(order))
+    if policy is not None:
+        if policy not in by_policy:
+            raise unknown("policy", policy, names, f"run {info.run_id}")
+        names = [policy]
+    turns = {row["turn"] for row in rows}
+    if turn is not None and turn not in turns:
+        raise UserError(f"turn {turn} of {trajectory_id}: turns run from {min(turns)} to {max(turns)}")
+    out: dict[str, Any] = {
+        "run": info.run_id,
+        "model": info.config.get("model"),
+        "trajectory": trajectory_id,
+        "turn": turn,
+        "turns": [entry for name in names for entry in _turns(name, by_policy[name], goals)],
+    }
+    if turn is not None:
+        out["tokens"] = {
+            name: [
+                {key: row[key] for key in ("position", "kind", "text", "share")} | {"goal": goal}
+                for row, goal in _with_goals([r for r in by_policy[name] if r["turn"] == turn], goals)
+            ]
+            for name in names
+        }
+    return out
+
+
+def inspect_text(found: Row, shown_from: float = SHOWN_FROM) -> str:
+    """The same for a terminal."""
+    head = f"Run {found['run']} ({found['model']}), trajectory {found['trajectory']}"
+    if found["turn"] is None:
+        columns = {
+            "policy": "policy",
+            "turn": "turn",
+            "kind": "kind",
+            "tokens": "tokens",
+            "kept": "kept",
+            "goal_kept": "goal tokens kept",
+        }
+        rows = [t | {k: _percent(t[k]) for k in ("kept", "goal_kept")} for t in found["turns"]]
+        note = "kept: mean share of layer-heads that still hold a token at the end; see one turn with --turn T"
+        return "\n".join([head, "", table(rows, columns), "", note])
+    lines = [f"{head}, turn {found['turn']} (turns count from 0)", LEGEND.format(shown=shown_from)]
+    for name, tokens in found["tokens"].items():
+        mean = sum(t["share"] for t in tokens) / len(tokens)
+        lines += ["", f"{name}: {_percent(mean)} of {len(tokens)} tokens kept"]
+        for kind, part in _runs(tokens):
+            lines += [f"[{kind}]", *_drawn(part, shown_from)]
+    return "\n".join(lines)
+
+
+def goal_words(store: Store, trajectory_id: str) -> dict[int, set[str]]:
+    """By turn, the right answers of the probes whose fact stands there; empty if the trajectory is not at hand."""
+    from ..traces.samples import load
+    from ..traces.select import select
+
+    known = [t for t in load() if t.id == trajectory_id]
+    if not known:
+        with contextlib.suppress(UserError):  # a run may outlive the traces it was made from
+            known = select(store, trajectory_id, None)
+    words: dict[int, set[str]] = defaultdict(set)
+    for trajectory in known:
+        for probe in trajectory.probes:
+            words[probe.fact_turn].add(probe.candidates[probe.answer])
+    return dict(words)
+
+
+def _turns(name: str, rows: Sequence[Row], goals: Mapping[int, set[str]]) -> Iterator[dict[str, Any]]:
+    groups: dict[tuple[int, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["turn"], row["kind"]].append(row)
+    for (turn, kind), members in groups.items():
+        goal = [row["share"] for row, is_goal in _with_goals(members, goals) if is_goal]
+        yield {
+            "policy": name,
+            "turn": turn,
+            "kind": kind,
+            "tokens": len(members),
+            "kept": sum(row["share"] for row in members) / len(members),
+            "goal_kept": sum(goal) / len(goal) if goal else None,
+        }
+
+
+def _with_goals(rows: Sequence[Row], goals: Mapping[int, set[str]]) -> list[tuple[Row, bool]]:
+    """Each token, and whether it is part of a goal word: found in the text, so words of several tokens count too."""
+    text, starts = "", []
+    for row in rows:
+        starts.append(len(text))
+        text += row["text"]
+    spans = []
+    for word in goals.get(rows[0]["turn"], set()) if rows else ():
+        at = text.find(word)
+        while at >= 0:
+            spans.append((at, at + len(word)))
+            at = text.find(word, at + 1)
+    return [
+        (row, any(start < high and start + len(row["text"]) > low for low, high in spans))
+        for row, start in zip(rows, starts, strict=True)
+    ]
+
+
+def _runs(tokens: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Consecutive tokens of one segment kind."""
+    part: list[Row] = []
+    for token in tokens:
+        if part and token["kind"] != part[0]["kind"]:
+            yield part[0]["kind"], part
+            part = []
+        part.append(token)
+    if part:
+        yield part[0]["kind"], part
+
+
+def _drawn(tokens: Sequence[Row], shown_from: float) -> list[str]:
+    """Wrapped lines: text or dots, digits below, and a line of marks where there are goal tokens."""
+    lines, text, digits, marks = [], "", "", ""
+
+    def flush() -> None:
+        nonlocal text, digits, marks
+        lines.extend(line.rstrip() for line in (text, digits, marks) if line.strip())
+        text = digits = marks = ""
+
+    for token in tokens:
+        spelled = token["text"].replace("\n", "⏎").replace("\t", "→").replace("\r", "␍")
+        if len(text) + len(spelled) > WIDTH and text:
+            flush()
+        if token["share"] >= shown_from:
+            text += spelled
+        else:
+            text += "".join(" " if c == " " else "·" for c in spelled)
+        tenths = min(9, int(token["share"] * 10 + 1e-6))
+        digits += (" " if token["share"] <= 0 else str(tenths)) * len(spelled)
+        marks += ("^" if token["goal"] else " ") * len(spelled)
+        if token["text"].endswith("\n"):
+            flush()
+    flush()
+    return lines
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
