@@ -118,7 +118,7 @@ class KeepAll(TokenEviction):
 
 
 class KeepAllState(TokenEvictionState):
-    def _compact(self, due: int, now: int, cache):  # noqa: ANN001, ANN202
+    def _compact(self, due: int, now: int, cache):
         self.selected = [self._select(s, s.count, now, cache) for s in self.spans if s.segment.turn == due]
         end = self.spans[-1].start + self.spans[-1].count
         return Eviction(0, self._rows(0, end), segments=0)
@@ -127,7 +127,7 @@ class KeepAllState(TokenEvictionState):
 def test_keep_one_through_the_compaction_path_changes_no_logit(monkeypatch: pytest.MonkeyPatch) -> None:
     original = states.state_for
 
-    def state_for(policy, *rest):  # noqa: ANN001, ANN002, ANN202
+    def state_for(policy, *rest):
         return KeepAllState(policy, *rest) if isinstance(policy, KeepAll) else original(policy, *rest)
 
     monkeypatch.setattr("kvmill.replay.branch.state_for", state_for)
@@ -176,7 +176,7 @@ def masked_pass(forward: Forward, full: Lane, index: torch.Tensor, ids: Sequence
     group = forward.shape.group
     past = full.cache.rows
 
-    def attend(layer, query, key, value, mask, *, scaling, **extra):  # noqa: ANN001, ANN003, ANN202
+    def attend(layer, query, key, value, mask, *, scaling, **extra):
         keys, values = full.cache.view(layer.layer_idx)
         bias = torch.full((forward.shape.kv_heads, keys.shape[1]), float("-inf"))
         bias.scatter_(1, index[layer.layer_idx].long(), 0.0)
@@ -188,7 +188,7 @@ def masked_pass(forward: Forward, full: Lane, index: torch.Tensor, ids: Sequence
 
     from kvmill.replay.model import install_attention
 
-    install_attention(forward.model.module, lambda *a, **k: attend(*a, **k))
+    install_attention(forward.model.module, attend)
     try:
         from kvmill.replay.model import CacheAdapter, run_layers
 

@@ -1,0 +1,84 @@
+import pytest
+from tiny import tiny_model, trajectory
+
+from kvmill.replay import latency
+from kvmill.replay.engine import replay
+from kvmill.replay.forward import Forward
+from kvmill.replay.latency import CallLatency, Stopwatch, measure_latency
+from kvmill.replay.policies.full import Full
+from kvmill.replay.policies.registry import parse_policy
+from kvmill.replay.segments import turns_of
+
+
+class Clock:
+    """A clock that only forward passes and compactions move: one second per pass, `per_compaction` per compaction."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    ticking = Clock()
+    monkeypatch.setattr(latency.time, "perf_counter", ticking.perf_counter)
+    feed, compact = latency.Lockstep.feed, latency.Lockstep.compact
+
+    def slow_feed(self, chunk):
+        ticking.now += 1.0 if chunk.end - chunk.begin == 1 else 100.0
+        return feed(self, chunk)
+
+    def slow_compact(self, turn):
+        ticking.now += 10_000.0
+        return compact(self, turn)
+
+    monkeypatch.setattr(latency.Lockstep, "feed", slow_feed)
+    monkeypatch.setattr(latency.Lockstep, "compact", slow_compact)
+    return ticking
+
+
+def test_every_second_is_booked_where_it_was_spent(clock: Clock) -> None:
+    text = trajectory(turns=3, users=False)
+    calls = measure_latency(Forward(tiny_model()), text, Full(), repeats=1)
+    turns = turns_of(text)
+    assert [call.turn for call in calls] == [0, 1, 2]
+    for call, segments in zip(calls, turns, strict=True):
+        assistant = next(s for s in segments if s.kind == "assistant")
+        first, last = assistant.scored
+        # Every generated token but the last is fed one by one; the first came out of the prefill.
+        assert call.decode_tokens == call.decode_s == last - first - 1
+        assert call.tpot_s == 1.0
+        assert call.compaction_s == (0.0 if call.turn == 0 else 10_000.0)
+        # prefix + header; later: the last generated token and what closes the message, tool, header.
+        assert call.prefill_s == (200.0 if call.turn == 0 else 300.0)
+        assert call.ttft_s == call.prefill_s + call.compaction_s
+
+
+def test_forced_decode_ends_in_the_same_cache_as_the_quality_run() -> None:
+    forward = Forward(tiny_model())
+    text, policy = trajectory(users=True), parse_policy("te(keep=0.2)")
+    watch = Stopwatch(forward, text, policy, seed=0)
+    watch.run(turns_of(text), 0)
+    branch = watch.step.branches[0]
+    quality = replay(forward, text, [Full(), policy])[1]
+    assert branch.rows == quality.turns[-1].kv_rows
+    shares = branch.kept_share(watch.step.logical)
+    assert quality.kept is not None
+    assert float((shares - quality.kept).abs().max()) < 0.2
+
+
+def test_only_the_last_turns_are_timed_when_asked(clock: Clock) -> None:
+    calls = measure_latency(Forward(tiny_model()), trajectory(turns=5), Full(), repeats=2, last_turns=2)
+    assert [call.turn for call in calls] == [3, 4]
+
+
+def test_a_failing_policy_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Full, "footprint", lambda self, segments: [])
+    with pytest.raises(RuntimeError, match="IndexError"):
+        measure_latency(Forward(tiny_model()), trajectory(turns=2), Full(), repeats=1)
+
+
+def test_a_single_token_answer_has_no_tpot() -> None:
+    assert CallLatency(0, 1.0, 0.0, 0.0, 0).tpot_s is None
