@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from kvmill.replay.model import LoadedModel, describe_layers
 from kvmill.traces.tokens import ProbeTokens, TokenSegment, TokenTrajectory
 
 VOCABULARY = 97
+
+
+def save_tiny(folder: Path) -> Path:
+    """A tiny random Llama with a byte-level ChatML tokenizer, saved as a Hugging Face directory."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    control = ["<|im_start|>", "<|im_end|>"]
+    vocabulary = {token: i for i, token in enumerate([*alphabet, *control])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(control)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
+    fast.chat_template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    fast.save_pretrained(folder)
+    torch.manual_seed(0)
+    LlamaForCausalLM(_config(len(vocabulary))).save_pretrained(folder)
+    return folder
+
+
+def _config(vocabulary: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.15,
+    )
 
 
 class Letters:
@@ -26,16 +61,7 @@ def tiny_model(dtype: torch.dtype = torch.float32, seed: int = 0) -> LoadedModel
     """Three layers, six query heads over two KV heads, float32, sharp enough attention to tell policies apart."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        initializer_range=0.15,
-    )
+    config = _config(VOCABULARY)
     module = LlamaForCausalLM(config).eval().requires_grad_(False).to(dtype)
     tokenizer = Letters()
     return LoadedModel(
