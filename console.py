@@ -108,7 +108,10 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Progress on stderr: a live line on a terminal, else one line per 30 s. Silent when `KVMILL_QUIET` is set."""
+    """Progress on stderr: a live line on a terminal, else one line per 30 s. Silent when `KVMILL_QUIET` is set.
+
+    `total` 0 means that nobody knows yet: what is done is counted, and no time to go is guessed.
+    """
 
     def __init__(self, label: str, total: int, unit: str = "") -> None:
         self.label, self.total, self.unit = label, total, unit
@@ -121,14 +124,16 @@ class Progress:
         """`amount` more is done."""
         self.done += amount
         now = time.monotonic()
-        if self.quiet or (not self.live and now - self.last < LOG_EVERY_S and self.done < self.total):
+        finished = 0 < self.total <= self.done
+        if self.quiet or (not self.live and now - self.last < LOG_EVERY_S and not finished):
             return
         self.last = now
         spent = now - self.started
-        eta = spent / self.done * (self.total - self.done) if self.done else 0.0
-        text = f"{self.label} {self.done}/{self.total} {self.unit}, {duration(spent)} spent, {duration(eta)} to go"
+        text = f"{self.label} {self.done}{f'/{self.total}' if self.total else ''} {self.unit}, {duration(spent)} spent"
+        if self.total and self.done:
+            text += f", {duration(max(0.0, spent / self.done * (self.total - self.done)))} to go"
         text += f", {detail}" if detail else ""
         sys.stderr.write(f"\r\x1b[2K{text}" if self.live else text + "\n")
-        if self.live and self.done >= self.total:
+        if self.live and finished:
             sys.stderr.write("\n")
         sys.stderr.flush()

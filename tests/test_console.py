@@ -106,3 +106,16 @@ def test_progress_is_silent_when_quiet_and_otherwise_ends_with_the_total(capsys,
     assert err.count("\n") == 1, "off a terminal, only every 30 s and at the end"
     assert err.startswith("replay 2/2 cells")
     assert "registry-00" in err
+
+
+def test_progress_without_a_known_total_counts_but_does_not_flood(capsys, monkeypatch):
+    monkeypatch.delenv("KVMILL_QUIET")
+    progress = console.Progress("plan", 0, "simulations")
+    progress.step()
+    assert capsys.readouterr().err == "", "off a terminal, only every 30 s"
+    monkeypatch.setattr(console, "LOG_EVERY_S", 0.0)
+    progress.step(detail="full on 9")
+    err = capsys.readouterr().err
+    assert err.startswith("plan 2 simulations, 0s spent")
+    assert "to go" not in err
+    assert err.endswith("full on 9\n")
