@@ -7,7 +7,6 @@ import os
 import time
 from pathlib import Path
 
-import psutil
 import torch
 
 from ..errors import UserError, unknown
@@ -80,6 +79,8 @@ def choose_threads(asked: int | None) -> int:
         return asked
     if (given := os.environ.get("OMP_NUM_THREADS", "")).isdigit() and int(given) > 0:
         return int(given)
+    import psutil  # here, so that a bare GPU machine needs it only when it must count cores
+
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(psutil.cpu_count(logical=False) or usable, usable))
 

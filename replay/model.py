@@ -20,8 +20,6 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from safetensors.torch import save_file
-from tokenizers import pre_tokenizers
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.masking_utils import AttentionMaskInterface
@@ -256,6 +254,8 @@ def _layer_shape(module: Any, index: int) -> tuple[int, int, int]:
 
 def _write_converted(gguf: Path, folder: Path) -> None:
     """Dequantise a GGUF to float32 and write weights, configuration and tokenizer into `folder`."""
+    from safetensors.torch import save_file
+
     folder.mkdir(parents=True)
     source, file = str(gguf.parent), gguf.name
     with _Quiet():
@@ -277,6 +277,7 @@ def _write_converted(gguf: Path, folder: Path) -> None:
 def _repair_pre_tokenizer(tokenizer: Any, gguf: Path) -> None:
     """SmolLM splits every digit off before the byte-level step; transformers' GGUF reader forgets that."""
     from gguf import GGUFReader
+    from tokenizers import pre_tokenizers
 
     field = GGUFReader(str(gguf)).fields.get("tokenizer.ggml.pre")
     if field is not None and field.contents() == "smollm":

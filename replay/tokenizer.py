@@ -7,11 +7,12 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 # For base models: the tokenizer has no chat template of its own.
 PLAIN_TEMPLATE = (
@@ -87,6 +88,8 @@ class ChatTokenizer:
 
 def _without(description: str, control_ids: frozenset[int]) -> Tokenizer:
     """The same tokenizer without control tokens, nor any other added token that its vocabulary does not hold."""
+    from tokenizers import Tokenizer
+
     spec = json.loads(description)
     vocabulary = spec["model"].get("vocab", {})
     if isinstance(vocabulary, list):

@@ -42,7 +42,7 @@ def test_threads_are_as_asked_then_the_environment_then_the_cores(monkeypatch: p
     assert device.choose_threads(2) == 2
     assert device.choose_threads(None) == 3
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(device.psutil, "cpu_count", lambda logical: 64)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical: 64)
     monkeypatch.setattr(device.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     assert device.choose_threads(None) == 3  # never more than this process may use
     with pytest.raises(UserError, match="at least 1"):
