@@ -105,8 +105,25 @@ def replications(store: Store, run_id: str, policy: str) -> Rows:
 
 
 def answer_of(store: Store, run_id: str) -> str | None:
-    """The sentence of a plan."""
-    return store.info(run_id).config.get("answer")
+    """The sentence of a plan, written anew from its rows; None where they carry no detail to say it from."""
+    from ..simulator.answers import spelled_headline
+    from ..simulator.sentence import sentence
+
+    config, rows = store.info(run_id).config, plan_rows(store, run_id)
+    if not all("quality_model" in row for row in rows):
+        return None
+    found = {"plans": rows, **config, "few_replications": config["replications"] < 10}
+    return sentence(found, spelled_headline(found))
+
+
+def assumptions_of(info: RunInfo) -> Rows:
+    """What a plan assumed, one row each."""
+    found = info.config.get("assumptions") or {}
+    return [
+        {"what": name.replace("_", " "), "value": str(item)}
+        for name, value in found.items()
+        for item in (value if isinstance(value, list) else [value])
+    ]
 
 
 def slo_of(info: RunInfo) -> dict[str, float]:

@@ -75,11 +75,8 @@ if fleets:
     right.altair_chart(charts.p95_by_fleet(fleets, "tpot", slo.get("tpot_p95")), width="stretch")
     st.caption("Points: mean over replications; lines: least to largest; red: the promise.")
 st.dataframe([{title: r.get(key) for key, title in COLUMNS.items()} for r in rows], hide_index=True, width="stretch")
-if row.get("assumptions"):
+assumed = queries.assumptions_of(info)
+if assumed:
     st.subheader("Assumed and estimated")
-    st.dataframe(
-        [{"what": key, "value": str(value)} for key, value in row["assumptions"].items()],
-        hide_index=True,
-        width="stretch",
-    )
+    st.dataframe(assumed, hide_index=True, width="stretch")
 legend("simulated", "measured", "estimated", "assumed")

@@ -45,9 +45,10 @@ def test_an_empty_store_says_what_to_run(page: str, own_store: Path):
 def test_overview_leads_with_the_newest_answer_and_lists_runs(own_store: Path):
     store = Store.open(own_store)
     replay = fabricate.replay(store)
-    fabricate.plan(store, sentence="With te the workload needs 14 × h200 instead of 27.")
+    fabricate.plan(store)
     app = open_page("overview")
-    assert app.success[0].value == "With te the workload needs 14 × h200 instead of 27."
+    assert app.success[0].value.startswith(f"With `{fabricate.DELAYED}` long-agents needs **14 × H200 instead of 27**")
+    assert "not with the planned qwen3.5-27b: answer accuracy 75% → 50%" in app.success[0].value
     assert [metric.value for metric in app.metric] == ["27 × h200", "14 × h200", "12 × h200"]
     assert all("simulated" in metric.label for metric in app.metric)
     assert app.metric[1].delta == "13 saved (12 to 14)"
@@ -93,6 +94,7 @@ def test_capacity_shows_the_policy_that_is_picked(own_store: Path):
     assert by_label["USD per month · assumed price"] == "28,000"
     assert by_label["What binds · simulated"] == "KV blocks"
     assert "Quality was measured with smollm2-135m" in words(app)
+    assert list(app.dataframe[-1].value["value"]) == ["400 agents (assumed)", "0.33 ms per step (assumed)"]
 
 
 def test_capacity_says_when_no_fleet_keeps_the_promise_and_nothing_was_measured(own_store: Path):

@@ -69,7 +69,7 @@ def test_plan_rows_join_columns_and_detail_widest_fleet_first(tmp_path: Path):
     store = fabricate.filled(tmp_path)
     rows = queries.plan_rows(store, queries.run_ids(store, "plan", "plans")[0])
     assert [row["gpus"] for row in rows] == [27, 14, 12]
-    assert rows[1]["turns_break_even"] == 1.9
+    assert rows[1]["turns_break_even"] == 0.9
     assert rows[1]["gpus_saved_high"] == 14
     assert rows[0]["gpus_saved"] is None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvmill.traces.store import Store
+from kvmill.traces.tables import SCHEMAS
 
 FULL = "full"
 BOUNDARY = "te(proxy=boundary,keep=0.2)"
@@ -83,37 +84,67 @@ def _cell(policy: str, index: int) -> dict[str, list[dict[str, Any]]]:
 PLANS = {FULL: (27, 25, 28, None), BOUNDARY: (12, 11, 13, 15), DELAYED: (14, 13, 15, 13)}
 
 
-def plan(store: Store, *, workload: str = "long-agents", sentence: str = "With X the workload needs 14.") -> str:
-    """A plan of three policies. Returns the run's id."""
-    slo = {"ttft_p95": 2.0, "tpot_p95": 0.05}
-    config = {"workload": workload, "model": "qwen3.5-27b", "gpu": "h200", "slo": slo}
-    run = store.begin("plan", config)
+def planned(workload: str = "long-agents") -> dict[str, Any]:
+    """What `kvmill plan --json` prints of three policies, as far as others read it."""
+    rows = [_plan_row(policy, *figures) for policy, figures in PLANS.items()]
+    return {
+        "slo": {"ttft_p95": 2.0, "tpot_p95": 0.05},
+        "workload": workload,
+        "model": "qwen3.5-27b",
+        "gpu": "h200",
+        "tp": 1,
+        "seed": 0,
+        "replications": 10,
+        "few_replications": False,
+        "assumptions": {"workload": ["400 agents (assumed)"], "host_time_s": "0.33 ms per step (assumed)"},
+        "plans": rows,
+        "answer": f"With te {workload} needs 14.",
+        "run": "plan-1",
+    }
+
+
+def _plan_row(policy: str, gpus: int, low: int, high: int, saved: int | None) -> dict[str, Any]:
+    return {
+        "policy": policy,
+        "feasible": True,
+        "gpus": gpus,
+        "gpus_low": low,
+        "gpus_high": high,
+        "gpus_searched": 512,
+        "gpus_saved": saved,
+        "gpus_saved_low": None if saved is None else saved - 1.0,
+        "gpus_saved_high": None if saved is None else saved + 1.0,
+        "gpus_if_slower": gpus + 1,
+        "gpus_if_faster": gpus - 1,
+        "binding_constraint": "KV blocks",
+        "cost_per_month": gpus * 2000.0,
+        "quality_model": "smollm2-135m",
+        "quality_n": 4,
+        "quality_is_planned_model": False,
+        "answer_accuracy": MEASURED[policy][0] / 4,
+        "full_accuracy": 0.75,
+        "difference": MEASURED[policy][0] / 4 - 0.75,
+        "difference_low": None,
+        "difference_high": None,
+        "extra_turns": None,
+        "extra_turns_source": "assumed none: no closed-loop run",
+        "turns_break_even": None if saved is None else 0.9,
+    }
+
+
+def plan(store: Store, *, workload: str = "long-agents") -> str:
+    """A plan of three policies in the store. Returns the run's id."""
+    found = planned(workload)
+    config = {k: v for k, v in found.items() if k not in ("plans", "answer", "run", "few_replications")}
+    run = store.begin("plan", config | {"policies": list(PLANS)})
+    columns = SCHEMAS["plans"].names
     plans, simulations = [], []
-    for policy, (gpus, low, high, saved) in PLANS.items():
-        same = {"workload": workload, "model": "qwen3.5-27b", "gpu": "h200", "policy": policy}
-        row = {
-            "feasible": True,
-            "gpus": gpus,
-            "gpus_low": low,
-            "gpus_high": high,
-            "gpus_saved": saved,
-            "gpus_saved_low": None if saved is None else saved - 1.0,
-            "gpus_saved_high": None if saved is None else saved + 1.0,
-            "binding_constraint": "KV blocks",
-            "cost_per_month": gpus * 2000.0,
-        }
-        more = {
-            "quality_model": "smollm2-135m",
-            "quality_n": 4,
-            "extra_turns": None,
-            "extra_turns_source": "assumed none: no closed-loop run",
-            "turns_break_even": None if saved is None else 1.9,
-            "assumptions": {"host_s_per_step": "0.33 ms (assumed)"},
-        }
-        plans.append(same | row | {"detail": json.dumps(row | more)})
+    for row in found["plans"]:
+        same = {key: found[key] for key in ("workload", "model", "gpu")} | {"policy": row["policy"]}
+        plans.append(same | {k: v for k, v in row.items() if k in columns} | {"detail": json.dumps(row)})
         simulations += [
             same
-            | {"gpus": gpus + step, "replicas": gpus + step, "tp": 1, "seed": seed, "replication": seed}
+            | {"gpus": row["gpus"] + step, "replicas": row["gpus"] + step, "tp": 1, "seed": seed, "replication": seed}
             | {"ttft_p95_s": 1.9 - 0.2 * step + 0.01 * seed, "tpot_p95_s": 0.04, "kv_used_share": 0.9}
             for step in (-1, 0, 1)
             for seed in range(3)
