@@ -91,7 +91,8 @@ class Bench:
     def run(self, variant: Variant, replicas: int, seeds: Sequence[int]) -> list[SimResult]:
         """One result per seed, in order."""
         missing = [(variant, replicas, seed) for seed in seeds if (variant, replicas, seed) not in self.results]
-        for job, result in zip(missing, self.pool.map(_run, missing) if self.pool else map(self.shelf.run, missing)):
+        fresh = self.pool.map(_run, missing) if self.pool else map(self.shelf.run, missing)
+        for job, result in zip(missing, fresh, strict=True):
             self.results[job] = result
             self.tick(f"{self.scenarios[variant.index].policy} on {result.gpus} GPUs")
         return [self.results[variant, replicas, seed] for seed in seeds]

@@ -25,7 +25,7 @@ def dense(
 ) -> Geometry:
     """A plain decoder: grouped-query attention and a gated MLP in every layer.
 
-    `heads` = (query heads, KV heads, head size). Parameters per layer = hidden · size · (2·q + 2·kv) + 3 · hidden · inner.
+    `heads` = (query heads, KV heads, head size); parameters per layer: hidden · size · 2(q + kv) + 3 · hidden · inner.
     """
     q, kv, size = heads
     body = layers * (hidden * size * (2.0 * q + 2.0 * kv) + 3.0 * hidden * inner + 2.0 * hidden)

@@ -34,11 +34,11 @@ class Positions:
             turns = split_turns(spec.segments)
             count = turns_in_window(turns, window)
             self.turns.append(count)
-            for j in range(count):
+            for j in range(spec.begin, count):
                 owner.append(index)
                 turn_of.append(j)
                 cycles.append(spec.waits[j] + turns[j].assistant.tokens * NOMINAL_TPOT_S)
-        self.usable = [i for i, count in enumerate(self.turns) if count]
+        self.usable = [i for i, count in enumerate(self.turns) if count > sessions[i].begin]
         self.owner, self.turn_of = np.array(owner), np.array(turn_of)
         self.cycle_s = np.array(cycles)
         self.cumulative = np.cumsum(self.cycle_s)
@@ -90,11 +90,12 @@ class Fleet:
     # -- the start -----------------------------------------------------------------------------------------
 
     def populate(self) -> None:
-        """Agents in the stationary state, or the first arrivals."""
+        """Agents in the stationary state; or, at the recorded starts, sessions resampled from the log."""
         workload, rng = self.workload, np.random.default_rng([self.seed, 1])
         if workload.kind == "recorded":
-            for i in self.positions.usable:
-                self.after(workload.sessions[i].start_s or 0.0, self.begin, i)
+            usable = self.positions.usable
+            for i, session in zip(usable, rng.choice(usable, len(usable)), strict=True):
+                self.after(workload.sessions[i].start_s or 0.0, self.begin, int(session))
             return
         present = workload.agents or int(rng.poisson((workload.rate or 0.0) * self.positions.mean_session_s))
         resident: list[tuple[float, Live]] = []
@@ -162,8 +163,9 @@ class Fleet:
 
     def start(self, session: int, agent: int) -> None:
         """Route a new session and send its first turn."""
-        live = Live(self.plan_of(session), agent)
-        self.settle(live, live.plan.after[0])
+        plan = self.plan_of(session)
+        live = Live(plan, agent, plan.begin)
+        self.settle(live, plan.after[plan.begin])
         self.submit(live)
 
     def settle(self, live: Live, rows: int) -> None:
@@ -172,6 +174,12 @@ class Fleet:
         live.replica = loads.index(min(loads))
         self.replicas[live.replica].load += rows
         self.live.add(live)
+
+    @staticmethod
+    def counted(live: Live) -> int:
+        """The rows of a session that its replica's load includes while a turn is open."""
+        plan = live.plan
+        return plan.after[plan.begin] if live.turn == plan.begin else plan.rows(live.turn - 1)
 
     def submit(self, live: Live) -> None:
         """A turn arrives at its replica."""
@@ -189,11 +197,11 @@ class Fleet:
             tpot = (now - live.first) / (out - 1) if out > 1 else float("nan")
             self.turns.append((live.arrival, live.first - live.arrival, tpot, now - live.arrival, out, live.hit))
         if rejected or turn + 1 == plan.turns:
-            replica.load -= plan.after[0] if turn == 0 else plan.rows(turn - 1)
+            replica.load -= self.counted(live)
             self.live.discard(live)
             if self.workload.kind == "closed":
                 self.after(plan.wait[turn], self.renew, live.agent) if rejected else self.renew(live.agent)
             return
-        replica.load += plan.rows(turn) - (plan.after[0] if turn == 0 else plan.rows(turn - 1))
+        replica.load += plan.rows(turn) - self.counted(live)
         live.turn += 1
         self.after(plan.wait[turn], self.submit, live)

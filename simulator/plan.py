@@ -20,7 +20,7 @@ from .cost import HELD_OUT_ERROR, Deployment, fit_tp
 from .geometry import Geometry
 from .hardware import Gpu
 from .report import averaged, described, quality
-from .run import TURNS, Scenario
+from .run import TURNS, Scenario, SimResult
 from .search import Side, bracket, levels, mean_meets, smallest, verdict
 from .slo import Slo
 from .workload import Workload
@@ -46,12 +46,14 @@ def plan(
     turns: int = TURNS,
     sensitivity: bool = True,
     tick: Callable[[str], None] = lambda _: None,
+    record: Callable[[Scenario, SimResult], None] | None = None,
     **deployment_fields: Any,
 ) -> dict[str, Any]:
-    """The plan as `kvmill plan --json` prints it: `slo`, `workload`, `assumptions`, and one row per policy, `full` first.
+    """The plan as `kvmill plan --json` prints it: the frame, and one row per policy in `plans`, `full` first.
 
     `tp` None chooses the smallest size that holds the longest session. `profiles` are measured facts by policy text;
-    extra turns come only from there. UserError on a policy or deployment that cannot be; infeasible is a row.
+    extra turns come only from there. `record` is given every simulation of the brackets. UserError on a policy or
+    deployment that cannot be; infeasible is a row.
     """
     texts = [str(policy) for policy in parse_policies(list(policies))]
     deployment = deploy(workload, geometry, gpu, tp, **deployment_fields)
@@ -69,6 +71,10 @@ def plan(
             | (moved(bench, side, sides[0], seeds, most) if sensitivity else {})
             for i, (text, side) in enumerate(zip(texts, sides, strict=True))
         ]
+    if record is not None:
+        for side, scenario in zip(sides, scenarios, strict=True):
+            for result in (found for results in side.results.values() for found in results):
+                record(scenario, result)
     return {
         "slo": {s.key: s.limit_s for s in slo},
         "workload": workload.name,
@@ -78,7 +84,7 @@ def plan(
 
 
 def deploy(workload: Workload, geometry: Geometry, gpu: Gpu, tp: int | None, **fields: Any) -> Deployment:
-    """One replica's deployment, the same for every policy: `tp`, or the smallest that holds the longest full session."""
+    """One replica, the same for every policy: `tp`, or the smallest size that holds the longest full session."""
     deployment = Deployment(geometry, gpu, tp=tp or 1, **fields)
     if tp is not None:
         return fit_tp(deployment, 0, only=tp)
@@ -87,7 +93,7 @@ def deploy(workload: Workload, geometry: Geometry, gpu: Gpu, tp: int | None, **f
 
 
 def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, seeds: Sequence[int]) -> dict[str, Any]:
-    """A policy's row: GPUs with their interval, GPUs saved with the paired one, what happened at that size, cost, quality."""
+    """A policy's row: GPUs and GPUs saved with their intervals, what happened at that size, cost, quality."""
     tp, price, slos = scenario.deployment.tp, scenario.deployment.gpu.price_per_hour, scenario.slos
     at = side.count or max(side.results)
     one_fewer = side.results.get(at - 1) if side.count else None
@@ -100,6 +106,7 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
         "gpus_low": _gpus(side.low, tp),
         "gpus_high": _gpus(side.high, tp),
         "gpus_bound": side.bound * tp,
+        "gpus_searched": max(side.results) * tp,
         "gpus_saved": (full.count - side.count) * tp if side.count and full.count else None,
         "gpus_saved_low": float(np.quantile(differences, 0.025)) if both else None,
         "gpus_saved_high": float(np.quantile(differences, 0.975)) if both else None,
@@ -122,7 +129,7 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
 
 
 def moved(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most: int) -> dict[str, Any]:
-    """How the answer moves: machines slower or faster by the model's error, and the growth in turns that eats the saving."""
+    """How the answer moves: with machines slower or faster by the model's error, and with more turns."""
     if side.count is None:
         return {}
     few, tp, count = list(seeds[:3]), bench.scenarios[0].deployment.tp, side.count

@@ -163,7 +163,7 @@ class Replica:
         return chunks
 
     def admit(self, session: Live) -> bool:
-        """Start a request if the blocks of its prefill are there: of the new tokens, or of all when its cache is gone."""
+        """Start a request if its prefill's blocks are there: of the new tokens, or of all when its cache is gone."""
         pool, plan, turn = self.pool, session.plan, session.turn
         here = session in pool.idle
         loaded = not plan.shared or 0 in pool.shared
@@ -184,7 +184,7 @@ class Replica:
             pool.give(held - need)
         session.blocks, session.lent, session.pay = need, lent, pay
         session.left, session.at, session.slope = feed, float(start), max(0, end - start) / feed
-        session.hit = session.hit and (here or turn == 0)
+        session.hit = session.hit and (here or turn == plan.begin)
         self.running[session] = None
         self.prefilling[session] = None
         self.batch_max = max(self.batch_max, len(self.running))
@@ -295,7 +295,7 @@ class Replica:
     # -- stretches -----------------------------------------------------------------------------------------
 
     def stretch(self) -> int:
-        """Decode steps until something changes: a sequence ends, blocks run out, or the attention term leaves its floor."""
+        """Decode steps until a sequence ends, blocks run out, or the attention term leaves its floor."""
         heap = self.heap
         while heap[0][2].finish != heap[0][0]:
             heapq.heappop(heap)

@@ -33,11 +33,12 @@ class Scenario:
     extra_turns: float = 0.0
     slowdown: float = 1.0
     turns: int = TURNS
+    law: CostModel | None = None  # instead of the deployment's roofline: for closed forms
 
     @cached_property
     def cost(self) -> CostModel:
         """The cost model, made slower or faster."""
-        return CostModel.of(self.deployment).scaled(self.slowdown)
+        return (self.law or CostModel.of(self.deployment)).scaled(self.slowdown)
 
     @cached_property
     def load(self) -> Workload:
@@ -145,7 +146,7 @@ def run_fleet(scenario: Scenario, replicas: int, seed: int, **options: Any) -> S
 
 
 def summarise(scenario: Scenario, fleet: Fleet, warm: float, end: float, seed: int, wall_s: float) -> SimResult:
-    """Turns that arrived after the warm-up; those still without a first token count with their age, as a lower bound."""
+    """Turns that arrived after the warm-up; those without a first token count with their age, as a lower bound."""
     turns = np.array([t for t in fleet.turns if t[0] >= warm], dtype=float).reshape(-1, 6)
     rejected = sum(arrival >= warm for arrival in fleet.rejected)
     ttft, tpot, e2e = turns[:, 1], turns[:, 2][~np.isnan(turns[:, 2])], turns[:, 3]

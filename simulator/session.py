@@ -21,13 +21,15 @@ from .cost import BLOCK_TOKENS, CostModel, Deployment
 class SessionSpec:
     """One session of a workload: segment lengths and the wait after each turn. `shared` tokens of P are everybody's.
 
-    `start_s` is the recorded start in an open workload.
+    `start_s` is the recorded start in an open workload. The first request is turn `begin`: what comes before it is
+    history that the session starts with.
     """
 
     segments: tuple[SegmentSize, ...]
     waits: tuple[float, ...]
     shared: int = 0
     start_s: float | None = None
+    begin: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class SessionPlan:
     """
 
     shared: int
+    begin: int
     out: list[int]
     feed: list[int]
     base: list[int]
@@ -86,7 +89,7 @@ def compile_session(spec: SessionSpec, policy: Policy, deployment: Deployment, c
     """The session under `policy`; None when not even its first turn fits the model's window."""
     turns = split_turns(spec.segments)
     count = turns_in_window(turns, deployment.geometry.max_positions)
-    if count == 0:
+    if count <= spec.begin:
         return None
     turns = turns[:count]
     segments = [segment for turn in turns for segment in turn.segments()]
@@ -133,6 +136,7 @@ def compile_session(spec: SessionSpec, policy: Policy, deployment: Deployment, c
     final = [own(after[j] + out[j]) + aux[j] + state for j in range(count)]
     return SessionPlan(
         shared=min(shared, first // BLOCK_TOKENS * BLOCK_TOKENS),
+        begin=spec.begin,
         out=out,
         feed=feed,
         base=base,

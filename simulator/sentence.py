@@ -1,0 +1,128 @@
+"""The answer in one sentence: what is saved, on what terms, at what measured cost in quality, and what binds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .slo import parse_slo, words
+
+Row = Mapping[str, Any]
+
+
+def sentence(plan: Mapping[str, Any], policy: str) -> str:
+    """The answer about `policy` against `full` from the object that `plan` returns (rows may carry more keys)."""
+    rows = {row["policy"]: row for row in plan["plans"]}
+    row, full = rows[policy], rows["full"]
+    gpu, terms = str(plan["gpu"]).upper(), words(parse_slo(plan["slo"]))
+    if not row["feasible"]:
+        return (
+            f"No fleet of up to {row['gpus_searched']} × {gpu} serves {plan['workload']} with {policy} at {terms}. "
+            f"Binding constraint: {row['binding_constraint']}."
+        )
+    if not full["feasible"]:
+        head = (
+            f"With `{policy}` {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms}; "
+            f"without compaction no fleet of up to {full['gpus_searched']} does"
+        )
+    elif row is full:
+        head = f"Without compaction {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms}"
+    else:
+        head = (
+            f"With `{policy}` {plan['workload']} needs **{row['gpus']} × {gpu} instead of {full['gpus']}** "
+            f"({_saved(row)}) at {terms}{_turns(row)}"
+        )
+    few = f" Only {plan['replications']} replications: a first look." if plan["few_replications"] else ""
+    return f"{head}. {_quality(row, plan['model'])}Binding constraint: {row['binding_constraint']}.{few}"
+
+
+def _interval(row: Row) -> str:
+    return f" ({_span(row['gpus_low'], row['gpus_high'])})"
+
+
+def _span(low: float | None, high: float | None) -> str:
+    ends = ["?" if end is None else f"{end:.0f}" for end in (low, high)]
+    return f"95 % interval {ends[0]}–{ends[1]}"
+
+
+def _saved(row: Row) -> str:
+    saved = row["gpus_saved"]
+    what = f"{saved} saved" if saved > 0 else "none saved" if saved == 0 else f"{-saved} more"
+    return f"{what}, {_span(row['gpus_saved_low'], row['gpus_saved_high'])}"
+
+
+def _turns(row: Row) -> str:
+    if row["extra_turns"] is not None:
+        return f", {1 + row['extra_turns']:.2g} × the turns counted"
+    growth = row.get("turns_break_even")
+    if not growth:
+        return ""
+    return f", as long as agents need less than {1 + growth:.1f} × the turns"
+
+
+def _quality(row: Row, model: str) -> str:
+    if row["quality_model"] is None:
+        return "Quality was not measured: no replay run to take it from. "
+    where = f"Quality measured with {row['quality_model']}"
+    if not row["quality_is_planned_model"]:
+        where += f", not with the planned {model}"
+    if row["answer_accuracy"] is None:
+        return f"{where}: no probes answered. "
+    if row["policy"] == "full" or row["difference"] is None:
+        return f"{where}: answer accuracy {row['answer_accuracy']:.0%} ({row['quality_n']} trajectories). "
+    points = f"{row['difference'] * 100:+.0f} points".replace("-", "−")
+    if row["difference_low"] is not None:
+        ends = f"{row['difference_low'] * 100:+.0f}…{row['difference_high'] * 100:+.0f}".replace("-", "−")
+        points += f", {ends}"
+    return (
+        f"{where}: answer accuracy {row['full_accuracy']:.0%} → {row['answer_accuracy']:.0%} "
+        f"(paired difference {points}, {row['quality_n']} trajectories). "
+    )
+
+
+COLUMNS = {
+    "policy": "policy",
+    "gpus": "GPUs",
+    "interval": "95 %",
+    "gpus_saved": "saved",
+    "saved_interval": "95 %",
+    "slower_faster": "if slower/faster",
+    "turns": "turns ×",
+    "cost": "USD/month",
+    "ttft": "p95 TTFT s",
+    "tpot": "p95 TPOT s",
+    "batch": "batch",
+    "accuracy": "accuracy",
+    "binding": "binding constraint",
+}
+
+
+def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Rows of `plan` in the columns of `COLUMNS`, for a terminal."""
+    out = []
+    for row in rows:
+        growth = row.get("turns_break_even")
+        out.append(
+            {
+                "policy": row["policy"],
+                "gpus": row["gpus"] if row["feasible"] else "none",
+                "interval": _pair(row["gpus_low"], row["gpus_high"]),
+                "gpus_saved": row["gpus_saved"],
+                "saved_interval": _pair(row["gpus_saved_low"], row["gpus_saved_high"]),
+                "slower_faster": _pair(row["gpus_if_slower"], row["gpus_if_faster"], "/"),
+                "turns": None if growth is None else round(1 + growth, 2),
+                "cost": None if row["cost_per_month"] is None else f"{row['cost_per_month']:,.0f}",
+                "ttft": row["ttft_s"]["p95"],
+                "tpot": row["tpot_s"]["p95"],
+                "batch": row["batch_mean"],
+                "accuracy": row["answer_accuracy"],
+                "binding": row["binding_constraint"],
+            }
+        )
+    return out
+
+
+def _pair(low: float | None, high: float | None, join: str = "–") -> str | None:
+    if low is None and high is None:
+        return None
+    return join.join("?" if end is None else f"{end:.0f}" for end in (low, high))

@@ -1,0 +1,194 @@
+"""From `--workload` and its flags to a `Workload`.
+
+`long-agents` and `samples` are bundled; anything else is a request log (`requests`, or the id of an ingest that holds
+one, or a path) or a selection of stored trajectories. What the source lacks and no flag fills is a usage error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import UserError, unknown
+from ..traces.store import Store
+from ..traces.trajectory import Request, Trajectory
+from .lengths import family_scales, measured_contexts, segments_of
+from .requestlog import sessions as sessions_of
+from .session import SessionSpec
+from .workload import Z90, Workload, lognormal, long_agents, segment
+
+BUNDLED = ("long-agents", "samples")
+DEFAULT_AGENTS = 400
+DEFAULT_WAIT = (3.8, 28.9)
+_WAIT = re.compile(r"^lognormal:([0-9.]+),([0-9.]+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The flags that fill what a source lacks. None: not given."""
+
+    agents: int | None = None
+    rate: float | None = None
+    tool_wait: str | None = None
+    scale_tokens: float | None = None
+    prefix_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.agents is not None and self.rate is not None:
+            raise UserError("--agents and --rate exclude each other: a closed workload or an open one")
+        if self.scale_tokens is not None and not self.scale_tokens > 0:
+            raise UserError("--scale-tokens: a factor above 0")
+        if self.prefix_tokens is not None and self.prefix_tokens < 1:
+            raise UserError("--prefix-tokens: at least 1")
+
+
+def find_workload(name: str, fill: Fill | None = None, *, store: Store | None = None, seed: int = 0) -> Workload:
+    """The workload of that name with the flags applied. UserError on an unknown name, or on what is missing."""
+    fill = fill or Fill()
+    if name == "long-agents":
+        _no_prefix(fill, name)
+        return finish(long_agents(seed), fill, seed)
+    store = store or Store.open()
+    if name == "samples":
+        from ..traces.samples import load
+
+        _no_prefix(fill, name)
+        return finish(from_trajectories(name, load(), store, bundled=True), fill, seed)
+    requests = stored_requests(name, store)
+    if requests:
+        return finish(from_requests(name, requests, fill), fill, seed)
+    trajectories = stored_trajectories(name, store)
+    _no_prefix(fill, name)
+    return finish(from_trajectories(name, trajectories, store), fill, seed)
+
+
+def from_trajectories(
+    name: str, trajectories: Sequence[Trajectory], store: Store, *, bundled: bool = False
+) -> Workload:
+    """One session per trajectory that has a turn; lengths measured by replay where they are, else estimated."""
+    usable = [t for t in trajectories if t.turns]
+    if not usable:
+        raise UserError(f"workload {name}: no trajectory with a turn")
+    model, contexts = measured_contexts(store)
+    scales = family_scales(usable, contexts)
+    specs = tuple(
+        SessionSpec(
+            segments_of(t, contexts.get(t.id), scales.get(t.family, 1.0)),
+            tuple(float("nan") if turn.tool_wait_s is None else turn.tool_wait_s for turn in t.turns),
+        )
+        for t in usable
+    )
+    counted = sum(t.id in contexts for t in usable)
+    if counted:
+        lengths = f"measured with {model} on {counted} of {len(usable)} trajectories" + (
+            "" if counted == len(usable) else ", the rest estimated from their characters at the same ratio per family"
+        )
+    else:
+        lengths = "estimated at 4 characters per token and 4 tokens per message"
+    return Workload(name, specs, agents=DEFAULT_AGENTS if bundled else None, lengths_from=lengths)
+
+
+def from_requests(name: str, requests: Sequence[Request], fill: Fill) -> Workload:
+    """Sessions of a request log, at their recorded starts unless a flag says otherwise."""
+    specs, notes = sessions_of(requests, fill.prefix_tokens)
+    return Workload(name, tuple(specs), assumed=tuple(notes), lengths_from="request log")
+
+
+def finish(load: Workload, fill: Fill, seed: int) -> Workload:
+    """Apply the flags; what they fill is listed as assumed. UserError when waits or arrivals are still missing."""
+    assumed = list(load.assumed)
+    load = _with_waits(load, fill, seed, assumed)
+    if fill.scale_tokens is not None and fill.scale_tokens != 1:
+        load = replace(load, sessions=tuple(_scaled(s, fill.scale_tokens) for s in load.sessions))
+        assumed.append(f"all segments but the prefix scaled by {fill.scale_tokens:g}")
+    agents, rate = load.agents, load.rate
+    if fill.agents is not None or fill.rate is not None:
+        agents, rate = fill.agents, fill.rate
+    if agents is None and rate is None and any(s.start_s is None for s in load.sessions):
+        raise UserError(f"workload {load.name} records no arrivals: give --agents N or --rate SESSIONS_PER_S")
+    if agents is not None:
+        assumed.append(f"{agents} agents at work all the time")
+    if rate is not None:
+        assumed.append(f"{rate:g} sessions per second, Poisson")
+    return replace(load, agents=agents, rate=rate, assumed=tuple(assumed))
+
+
+def _with_waits(load: Workload, fill: Fill, seed: int, assumed: list[str]) -> Workload:
+    missing = sum(map(math.isnan, (w for s in load.sessions for w in s.waits)))
+    law: tuple[float, float] | None = None
+    if fill.tool_wait and fill.tool_wait != "recorded":
+        match = _WAIT.match(fill.tool_wait)
+        if not match or not 0 < float(match.group(1)) < float(match.group(2)):
+            raise UserError(f"--tool-wait {fill.tool_wait!r}: recorded, or lognormal:P50,P90 in seconds")
+        law = float(match.group(1)), float(match.group(2))
+        replace_all = True
+    else:
+        replace_all = False
+        if missing and load.name == "samples" and fill.tool_wait is None:
+            law = DEFAULT_WAIT
+    last_only = not any(map(math.isnan, (w for s in load.sessions for w in s.waits[:-1])))
+    if law is None:
+        if missing and not last_only:
+            raise UserError(
+                f"workload {load.name}: {missing} tool waits are not recorded; give --tool-wait lognormal:P50,P90"
+            )
+        specs = tuple(replace(s, waits=tuple(0.0 if math.isnan(w) else w for w in s.waits)) for s in load.sessions)
+        return replace(load, sessions=specs)
+    rng = np.random.default_rng([seed, 3])
+    specs = []
+    for s in load.sessions:
+        drawn = lognormal(rng, *law, Z90, len(s.waits)).tolist()
+        waits = tuple(d if replace_all or math.isnan(w) else w for d, w in zip(drawn, s.waits, strict=True))
+        specs.append(replace(s, waits=waits))
+    assumed.append(f"tool waits log-normal, p50 {law[0]:g} s, p90 {law[1]:g} s")
+    return replace(load, sessions=tuple(specs))
+
+
+def _scaled(spec: SessionSpec, factor: float) -> SessionSpec:
+    parts = tuple(s if s.kind == "prefix" else segment(s.kind, max(1, round(s.tokens * factor))) for s in spec.segments)
+    return replace(spec, segments=parts)
+
+
+def _no_prefix(fill: Fill, name: str) -> None:
+    if fill.prefix_tokens is not None:
+        raise UserError(f"--prefix-tokens is for request logs; workload {name} says itself what its prefix is")
+
+
+def stored_trajectories(name: str, store: Store) -> list[Trajectory]:
+    """The trajectories that a `--traces` selection names."""
+    from ..traces.select import select
+
+    if re.fullmatch(r"[a-z-]+", name) and name not in ("last", "all") and not Path(name).exists():
+        raise unknown("workload", name, [*BUNDLED, "requests", "last", "all"])
+    return select(store, name, None)
+
+
+def stored_requests(name: str, store: Store) -> list[Request]:
+    """Rows of the newest ingest that has requests (`requests`), of one ingest by id, or read from a path."""
+    ids = [info.run_id for info in store.runs("ingest") if any(f.table == "requests" for f in info.files)]
+    wanted = ids[:1] if name == "requests" else [name] if name in ids else []
+    if not wanted:
+        if name == "requests":
+            raise UserError(f"no request log in {store.path}: run `kvmill traces ingest PATH` first")
+        return []
+    rows = store.query("SELECT * FROM requests WHERE run_id = $1 ORDER BY arrival_s", wanted).to_pylist()
+    return [
+        Request(
+            row["request_id"],
+            row["source"],
+            row["arrival_s"],
+            row["input_tokens"],
+            row["output_tokens"],
+            session=row["session"],
+            turn=row["turn"],
+            prefix_blocks=None if row["prefix_blocks"] is None else tuple(row["prefix_blocks"]),
+            block_tokens=row["block_tokens"],
+            tool_wait_s=row["tool_wait_s"],
+        )
+        for row in rows
+    ]
