@@ -95,6 +95,10 @@ class Store:
             manifest.write(self.folder(run_id), replace(info, state="running", finished_at=None))
         return Run(self, run_id)
 
+    def open_run(self, run_id: str) -> Run:
+        """A run as it is, without going on with it: to read its tables or to delete rows. UserError if unknown."""
+        return Run(self, self.info(run_id).run_id)
+
     def runs(self, kind: str | None = None, state: str | None = None) -> list[RunInfo]:
         """All runs, newest first."""
         found = [manifest.read(path.parent) for path in self.path.glob(f"runs/*/{manifest.NAME}")]
@@ -232,6 +236,13 @@ class Run:
             made = [self._write(info, name, [table], key) for name, table in arrow.items() if table.num_rows]
             self._swap(info, files=(*info.files, *made), keys=(*info.keys, key), state="running", finished_at=None)
 
+    def annotate(self, **values: Any) -> None:
+        """Add to the run's config what only became known while it ran."""
+        with self._guard:
+            _lock(self._folder)
+            info = self.info
+            self._swap(info, config={**info.config, **plain(values)})
+
     def finish(self, state: str = "complete") -> None:
         """End the run: one file per table, the manifest swapped, the segments deleted."""
         if state not in ("complete", "incomplete"):
@@ -306,5 +317,7 @@ def _lock(folder: Path) -> None:
 
 
 def _unlisted(folder: Path, info: RunInfo) -> list[Path]:
-    known = {manifest.NAME, locks.NAME, *(entry.path for entry in info.files)}
-    return [path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in known]
+    """Files of ours that no manifest lists. Other files in the folder (reject files, a user's notes) are not ours."""
+    known = {entry.path for entry in info.files}
+    ours = (".parquet", ".tmp")
+    return [path for path in sorted(folder.iterdir()) if path.suffix in ours and path.name not in known]

@@ -1,0 +1,234 @@
+"""`kvmill traces …`: read recordings into the store, look at them, check them, delete them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..console import answer, guarded, note, table
+from ..errors import InputError, UserError
+
+if TYPE_CHECKING:
+    from .ingest import IngestReport
+    from .trajectory import Message, Trajectory
+
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", envvar="KVMILL_STORE", help="Store folder (default ./kvmill-store).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+FormatOption = Annotated[str, typer.Option("--format", help="A name from `kvmill traces formats`, or auto.")]
+_SHOWN = 160
+
+
+def register(app: typer.Typer) -> None:
+    """Add the `traces` commands."""
+    traces = typer.Typer(no_args_is_help=True, help="Recorded agent runs and request logs: read, list, show, check.")
+    for command in (ingest, list_, show, check, formats, delete):
+        traces.command(command.__name__.rstrip("_"))(command)
+    app.add_typer(traces, name="traces")
+
+
+@guarded
+def ingest(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, folders or glob patterns.")],
+    format: FormatOption = "auto",
+    redact: Annotated[
+        bool, typer.Option("--redact/--no-redact", help="Replace personal data and secrets by stand-ins.")
+    ] = True,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any record was refused.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read recordings into the store. Their format is found by looking at them; doing it twice changes nothing."""
+    from . import ingest as ingesting
+    from .store import Store
+
+    report = ingesting.ingest(Store.open(store), paths, format=format, redact=redact)
+    answer(report, as_json, lambda: _ingested(report))
+    ingesting.require_accepted(report, strict)
+
+
+def _ingested(report: IngestReport) -> str:
+    lines = [f"{report.accepted} accepted, {report.rejected} rejected, {report.duplicates} in the store already"]
+    for title, counts in (
+        ("losses", report.losses),
+        ("redacted", report.redacted),
+        ("found", report.findings),
+        ("rejected because", report.reasons),
+    ):
+        if counts:
+            lines.append(f"{title}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    lines += [f"not read: {file.error}" for file in report.files if file.error]
+    if report.reject_file:
+        lines.append(f"rejected records: {report.reject_file}")
+    return "\n".join([*lines, f"run: {report.run}"])
+
+
+@guarded
+def list_(
+    source: Annotated[str | None, typer.Option(help="Only of this source, e.g. tau-bench.")] = None,
+    family: Annotated[str | None, typer.Option(help="Only of this family.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many to list.")] = 50,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The recorded runs in the store, and the request logs."""
+    from .store import Store
+
+    where = "where (?::varchar is null or source = ?) and (?::varchar is null or family = ?)"
+    opened = Store.open(store)
+    runs = opened.query(
+        "select trajectory_id id, any_value(source) source, any_value(family) family, any_value(turns) turns, "
+        "any_value(characters) characters, any_value(tool_calls) tool_calls, any_value(probes) probes, "
+        "any_value(label_scorer) label, any_value(array_to_string(losses, ', ')) losses "
+        f"from trajectories {where} group by 1 order by 1",
+        [source, source, family, family],
+    ).to_pylist()
+    logs = opened.query(
+        "select run_id run, source, count(*) requests, max(arrival_s) - min(arrival_s) span_s, "
+        "sum(input_tokens)::bigint input_tokens, sum(output_tokens)::bigint output_tokens "
+        "from requests where ?::varchar is null or source = ? group by 1, 2 order by 1",
+        [source, source],
+    ).to_pylist()
+    result = {"total": len(runs), "trajectories": runs[:limit], "request_logs": logs}
+    answer(result, as_json, lambda: _listed(result))
+
+
+def _listed(result: dict[str, Any]) -> str:
+    runs, logs = result["trajectories"], result["request_logs"]
+    if not runs and not logs:
+        return "nothing in the store yet: `kvmill traces ingest PATH`"
+    parts = []
+    if runs:
+        columns = ("id", "source", "family", "turns", "characters", "tool_calls", "probes", "label", "losses")
+        parts.append(table(runs, {name: name for name in columns}))
+    if result["total"] > len(runs):
+        parts.append(f"… and {result['total'] - len(runs)} more (--limit)")
+    if logs:
+        columns = ("run", "source", "requests", "span_s", "input_tokens", "output_tokens")
+        parts.append(table(logs, {name: name for name in columns}))
+    return "\n".join(parts)
+
+
+@guarded
+def show(
+    id: Annotated[str, typer.Argument(metavar="ID", help="A trajectory's id; samples are there without a store.")],
+    full: Annotated[bool, typer.Option("--full", help="Print messages whole.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Say where token counts come from.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One recorded run, message by message."""
+    import json
+
+    from . import checks, record
+    from .select import select
+    from .store import Store
+
+    trajectory = select(Store.open(store), id)[0]
+    if trajectory.id != id:
+        raise UserError(f"{id!r} names several trajectories; give one id from `kvmill traces list`")
+    result = json.loads(record.dump(trajectory))
+    result["findings"] = [vars_of(finding) for finding in checks.trajectory_findings(trajectory)]
+    answer(result, as_json, lambda: _shown(trajectory, full))
+    if tokens:
+        note("token counts depend on the model: `kvmill replay --traces ID` tokenises, and its rows hold the counts")
+
+
+def vars_of(finding: Any) -> dict[str, str]:
+    """A finding as a dict."""
+    return {"code": finding.code, "where": finding.where, "text": finding.text}
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: recorded escape sequences and other control characters are spelled out, not obeyed."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _shown(trajectory: Trajectory, full: bool) -> str:
+    from . import checks
+    from .rows import characters
+
+    head = f"{trajectory.id}: {len(trajectory.turns)} turns, {characters(trajectory.messages()):,} characters"
+    lines = [f"{head}, source {trajectory.source}, family {trajectory.family}"]
+    if trajectory.label:
+        lines.append(f"label ({trajectory.label.scorer}): {trajectory.label.value}")
+    if trajectory.losses:
+        lines.append("losses: " + ", ".join(trajectory.losses))
+    if trajectory.tools:
+        lines.append(f"tools: {len(trajectory.tools)}")
+    lines += [_said("prefix", message, full) for message in trajectory.prefix]
+    for n, turn in enumerate(trajectory.turns):
+        lines += [_said(f"turn {n}", message, full) for message in (*turn.user, turn.assistant, *turn.tools)]
+    for probe in trajectory.probes:
+        choices = ", ".join(f"*{c}*" if i == probe.answer else c for i, c in enumerate(probe.candidates))
+        lines.append(f"probe {probe.id}: {probe.question} [{choices}]")
+    lines += [f"{finding.where}: {finding.text}" for finding in checks.trajectory_findings(trajectory)]
+    return printable("\n".join(lines))
+
+
+def _said(place: str, message: Message, full: bool) -> str:
+    said = message.content
+    if message.reasoning:
+        said = f"(thinking, {len(message.reasoning)} characters) {said}"
+    for call in message.tool_calls:
+        said += f" → {call.name}({call.arguments})"
+    if not full:
+        said = " ".join(said.split())
+        said = said if len(said) <= _SHOWN else f"{said[:_SHOWN]}… ({len(message.content):,} characters)"
+    return f"{place:8} {message.role:9} {said.strip()}"
+
+
+@guarded
+def check(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, folders or glob patterns.")],
+    format: FormatOption = "auto",
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any record would be refused.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read recordings without storing anything: what would be refused, lost, or is odd."""
+    from .check_files import check_files
+
+    result = check_files(paths, format)
+    answer(result, as_json, lambda: _checked(result))
+    failed = [file for file in result["files"] if file["error"] or not file["records"]]
+    if failed:
+        raise InputError(failed[0]["error"] or f"{failed[0]['path']}: no record could be accepted")
+    if strict and result["rejected"]:
+        raise InputError(f"{result['rejected']} records would be refused (--strict)")
+
+
+def _checked(result: dict[str, Any]) -> str:
+    lines = [f"{result['records']} records are fine to read, {result['rejected']} would be rejected"]
+    for file in result["files"]:
+        lines.append(f"{file['path']}: {file['error'] or file['format']}")
+        for title in ("losses", "findings"):
+            if file[title]:
+                lines.append(f"  {title}: " + ", ".join(f"{k} {v}" for k, v in sorted(file[title].items())))
+        lines += [f"  {example}" for example in file["examples"]]
+    return printable("\n".join(lines))
+
+
+@guarded
+def formats(as_json: JsonOption = False) -> None:
+    """The trace formats that are read."""
+    from .formats import FORMATS
+
+    rows = [{"name": f.name, "kind": f.kind, "title": f.title} for f in FORMATS.values()]
+    answer({"formats": rows}, as_json, lambda: table(rows, {"name": "format", "kind": "holds", "title": "what it is"}))
+
+
+@guarded
+def delete(
+    id: Annotated[str, typer.Argument(metavar="ID", help="A trajectory's id, or the id of an ingest run.")],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a recorded run, or all of one ingest, from the store, and what replays kept of its words."""
+    from .delete import delete as delete_from
+    from .store import Store
+
+    result = delete_from(Store.open(store), id)
+    answer(result, as_json, lambda: f"deleted {result['trajectories']} trajectories, {result['requests']} requests")

@@ -1,0 +1,283 @@
+"""From files to the store: read, repair what can be told apart, redact, drop duplicates, keep what was refused.
+
+A record that cannot be read never stops the others: it goes to the run's reject file with its place and the reason.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..console import Progress
+from ..errors import InputError, UserError
+from . import checks, formats, inputs, record
+from .readers.chat import Reject
+from .redact import Redactor
+from .rows import request_row, trajectory_row, turn_rows
+from .store import Run, Store
+from .trajectory import Request, Trajectory
+
+REJECTS = "rejects.jsonl"
+_SNIFFED = 20
+_BATCH = 256
+_MAX_KEPT_RAW = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One record of a file: what was read, or why not."""
+
+    place: int
+    value: Trajectory | Request | None
+    reason: str = ""
+    raw: str = ""
+
+
+@dataclass(slots=True)
+class FileReport:
+    """What became of one file. `given`: the input that named it; `error`: why none of it could be read."""
+
+    path: str
+    given: str
+    format: str | None = None
+    accepted: int = 0
+    rejected: int = 0
+    duplicates: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class IngestReport:
+    """What became of all files; the JSON answer of `traces ingest`."""
+
+    run: str
+    accepted: int = 0
+    rejected: int = 0
+    duplicates: int = 0
+    reject_file: str | None = None
+    losses: dict[str, int] = field(default_factory=dict)
+    redacted: dict[str, int] = field(default_factory=dict)
+    findings: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=dict)
+    files: list[FileReport] = field(default_factory=list)
+
+
+def expand(paths: Sequence[str | Path]) -> dict[Path, str]:
+    """Files behind paths, folders and glob patterns, each once, with the input that named it.
+
+    UserError if an input matches nothing.
+    """
+    found: dict[Path, str] = {}
+    for given in paths:
+        path = Path(given).expanduser()
+        if path.is_file():
+            files = [path]
+        elif path.is_dir():
+            files = [f for f in sorted(path.rglob("*")) if f.is_file() and not f.name.startswith(".")]
+        else:
+            files = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if Path(name).is_file()]  # noqa: PTH207
+        if not files:
+            raise UserError(f"no such file: {given}" if not path.is_dir() else f"no files in the folder {given}")
+        for file in files:
+            found.setdefault(file, str(given))
+    return found
+
+
+def read_file(path: Path, format: str = "auto") -> tuple[formats.Format, Iterator[Item]]:
+    """The format of a file and its records in order. UserError and InputError say why a file cannot be read at all."""
+    stream = inputs.records(path)
+    head = list(itertools.islice(stream, _SNIFFED))
+    parsed = [r.value for r in head if isinstance(r, inputs.Record)]
+    if format != "auto":
+        chosen = formats.named(format)
+    elif parsed:
+        chosen = formats.detect(parsed, str(path))
+    else:
+        bad = next(r for r in head if isinstance(r, inputs.Bad))
+        raise InputError(f"{path}: no JSON in its first records ({bad.reason})")
+    return chosen, _items(chosen, itertools.chain(head, stream))
+
+
+def _items(chosen: formats.Format, stream: Iterator[inputs.Record | inputs.Bad]) -> Iterator[Item]:
+    for found in stream:
+        if isinstance(found, inputs.Bad):
+            yield Item(found.place, None, found.reason, found.raw)
+            continue
+        try:
+            value = chosen.read(found.value)
+        except (Reject, RecursionError) as error:
+            reason = str(error) if isinstance(error, Reject) else "nested too deeply"
+            yield Item(found.place, None, reason, _excerpt(found.value))
+            continue
+        if found.repaired and isinstance(value, Trajectory):
+            value = replace(value, losses=tuple(sorted({*value.losses, "invalid_characters"})))
+        yield Item(found.place, value)
+
+
+def _excerpt(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)[:1000]
+    except (ValueError, RecursionError):
+        return ""
+
+
+def with_id(trajectory: Trajectory) -> Trajectory:
+    """The trajectory under an id made from what was said, asked and judged in it."""
+    content = record.dump(replace(trajectory, id="", meta={}, losses=(), model=None))
+    return replace(trajectory, id=f"{trajectory.source}-{hashlib.sha256(content.encode()).hexdigest()[:12]}")
+
+
+class _RequestIds:
+    """Ids of a log's rows: from the row, from the log's beginning, and, for equal rows, from which of them it is."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+        self._log = ""
+
+    def with_id(self, request: Request) -> Request:
+        row = json.dumps(asdict(replace(request, id="")))
+        self._log = self._log or hashlib.sha256(row.encode()).hexdigest()
+        self._seen[row] += 1
+        content = f"{self._log}/{self._seen[row]}/{row}"
+        return replace(request, id=f"{request.source}-{hashlib.sha256(content.encode()).hexdigest()[:12]}")
+
+
+class _Writer:
+    """Collects rows of one run and adds them in segments."""
+
+    def __init__(self, run: Run, redact: bool) -> None:
+        self.run = run
+        self.redactor = Redactor() if redact else None
+        known = run.store.query("select trajectory_id id from trajectories union select request_id id from requests")
+        self.known: set[str] = set(known["id"].to_pylist())
+        self.again: list[str] = []
+        self.losses: Counter[str] = Counter()
+        self.findings: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+        self._segments = 0
+        self._rejects: TextIO | None = None
+
+    @property
+    def reject_file(self) -> Path:
+        return self.run.store.folder(self.run.id) / REJECTS
+
+    def take(self, value: Trajectory | Request, ids: _RequestIds) -> bool:
+        """Keep a record; False if the store, or this run, has it already."""
+        if isinstance(value, Trajectory):
+            value = with_id(self.redactor.trajectory(value) if self.redactor else value)
+            found = checks.trajectory_findings(value)
+        else:
+            value = ids.with_id(value)
+            found = checks.request_findings(value)
+        if value.id in self.known:
+            self.again.append(value.id)
+            return False
+        self.known.add(value.id)
+        self.findings.update(finding.code for finding in found)
+        if isinstance(value, Trajectory):
+            self.losses.update(loss.partition(":")[0] for loss in value.losses)
+            self._rows.setdefault("trajectories", []).append(trajectory_row(value))
+            self._rows.setdefault("turns", []).extend(turn_rows(value))
+        else:
+            self._rows.setdefault("requests", []).append(request_row(value))
+        if sum(map(len, self._rows.values())) >= _BATCH * 16 or len(self._rows.get("trajectories", ())) >= _BATCH:
+            self.flush()
+        return True
+
+    def refuse(self, source: Path, item: Item) -> None:
+        """Write a refused record to the reject file."""
+        if self._rejects is None:
+            self._rejects = self.reject_file.open("w", encoding="utf-8")
+        self.reasons[item.reason] += 1
+        raw = item.raw if self.reasons.total() <= _MAX_KEPT_RAW else ""
+        raw = self.redactor.text(raw) if self.redactor else raw
+        line = {"source": str(source), "line": item.place, "reason": item.reason, "raw": raw}
+        self._rejects.write(json.dumps(line) + "\n")
+
+    def flush(self) -> None:
+        """Add what was collected as one segment."""
+        if self._rows:
+            self.run.add(self._rows, key=f"segment-{self._segments}")
+            self._segments += 1
+            self._rows = {}
+
+    def close(self) -> None:
+        if self._rejects is not None:
+            self._rejects.close()
+
+
+def ingest(store: Store, paths: Sequence[str | Path], *, format: str = "auto", redact: bool = True) -> IngestReport:
+    """Read files into a run of the store. What is in the store already counts as a duplicate: doing it again is safe.
+
+    UserError for a path that does not exist or an unknown format name, before anything is written. A file whose
+    format is not known is reported in `files` with its error; `require_accepted` turns reports into exit codes.
+    """
+    files = expand(paths)
+    if format != "auto":
+        formats.named(format)
+    config = {"paths": [str(path) for path in paths], "format": format, "redact": redact}
+    run = store.begin("ingest", config)
+    report = IngestReport(run.id)
+    writer = _Writer(run, redact)
+    progress = Progress("ingest", len(files), "files")
+    try:
+        for path, given in files.items():
+            report.files.append(_ingest_file(writer, path, given, format))
+            progress.step(detail=path.name)
+        writer.flush()
+    except BaseException:
+        run.finish("incomplete")
+        raise
+    finally:
+        writer.close()
+    for name in ("accepted", "rejected", "duplicates"):
+        setattr(report, name, sum(getattr(file, name) for file in report.files))
+    report.losses, report.findings = dict(writer.losses), dict(writer.findings)
+    report.redacted = dict(writer.redactor.counts) if writer.redactor else {}
+    report.reasons = dict(writer.reasons.most_common(20))
+    report.reject_file = str(writer.reject_file) if writer.reasons else None
+    run.annotate(duplicates=sorted(set(writer.again)), accepted=report.accepted, rejected=report.rejected)
+    run.finish("complete" if report.accepted + report.duplicates else "incomplete")
+    return report
+
+
+def _ingest_file(writer: _Writer, path: Path, given: str, format: str) -> FileReport:
+    report = FileReport(str(path), given)
+    ids = _RequestIds()
+    try:
+        chosen, items = read_file(path, format)
+        report.format = chosen.name
+        for item in items:
+            if item.value is None:
+                writer.refuse(path, item)
+                report.rejected += 1
+            elif writer.take(item.value, ids):
+                report.accepted += 1
+            else:
+                report.duplicates += 1
+    except UserError as error:
+        # One unreadable file of many is no reason to drop the others.
+        report.error = str(error)
+        report.rejected += 1
+        writer.refuse(path, Item(0, None, str(error)))
+    return report
+
+
+def require_accepted(report: IngestReport, strict: bool) -> None:
+    """InputError if some input had no usable record, or if anything was refused under `strict`."""
+    for given in dict.fromkeys(file.given for file in report.files):
+        files = [file for file in report.files if file.given == given]
+        if not any(file.accepted + file.duplicates for file in files):
+            error = next((file.error for file in files if file.error), "no record could be accepted")
+            more = f" (and {len(files) - 1} more files)" if len(files) > 1 else ""
+            raise InputError(f"{error if files[0].error else f'{given}: {error}'}{more}; see {report.reject_file}")
+    if strict and report.rejected:
+        raise InputError(f"{report.rejected} records were refused (--strict); see {report.reject_file}")

@@ -1,0 +1,182 @@
+"""From chat messages as APIs write them to turns. Shared by every format that holds one growing list of messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..checks import unmatched
+from ..record import tool_call
+from ..trajectory import Message, Role, ToolCall, Trajectory, Turn
+
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+class Reject(ValueError):
+    """This record cannot be read; the message says why, in words that need no source code."""
+
+
+def is_messages(value: Any) -> bool:
+    """Whether a value looks like a list of chat messages."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in value)
+        and any("content" in m or "tool_calls" in m for m in value)
+    )
+
+
+def text_of(content: Any, losses: set[str]) -> str:
+    """Content as text: a string, null, or parts; what is no text is left out and noted in `losses`."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        if "type" not in content and "content" in content:
+            return text_of(content["content"], losses)
+        content = [content]
+    if not isinstance(content, list):
+        losses.add("content_not_text")
+        return json.dumps(content, ensure_ascii=False)
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping) and isinstance(part.get("text", part.get("refusal")), str):
+            texts.append(part.get("text", part.get("refusal")))
+        else:
+            losses.add("non_text_content")
+    return "\n".join(texts)
+
+
+def message_of(raw: Any, place: int, losses: set[str]) -> Message:
+    """One message. Reject if it is none."""
+    if not isinstance(raw, Mapping):
+        raise Reject(f"message {place} is not an object")
+    role = ROLES.get(str(raw.get("role")))
+    if role is None:
+        raise Reject(f"message {place} has the unknown role {raw.get('role')!r}")
+    content = text_of(raw.get("content"), losses)
+    if not content and isinstance(raw.get("refusal"), str):
+        content = raw["refusal"]
+    if role != "assistant":
+        name, result_of = raw.get("name"), raw.get("tool_call_id")
+        return Message(
+            role,
+            content,
+            tool_call_id=str(result_of) if role == "tool" and result_of else None,
+            name=name if isinstance(name, str) and name else None,
+        )
+    reasoning = raw.get("reasoning_content") or raw.get("reasoning")
+    reasoning = reasoning if isinstance(reasoning, str) else None
+    if reasoning is None and content.lstrip().startswith("<think>") and "</think>" in content:
+        thought, _, content = content.lstrip().removeprefix("<think>").partition("</think>")
+        reasoning, content = thought.strip(), content.lstrip()
+    return Message(role, content, calls_of(raw, place, losses), reasoning=reasoning or None)
+
+
+def calls_of(raw: Mapping[str, Any], place: int, losses: set[str]) -> tuple[ToolCall, ...]:
+    """The calls of an assistant message; a call without an id gets one from its place."""
+    listed = raw.get("tool_calls") or []
+    if not listed and isinstance(raw.get("function_call"), Mapping):
+        listed = [{"function": raw["function_call"]}]
+    if not isinstance(listed, list):
+        raise Reject(f"message {place}: tool_calls is not a list")
+    calls = []
+    for n, call in enumerate(listed):
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise Reject(f"message {place}: tool call {n} has no function name")
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            if arguments is not None:
+                losses.add("arguments_were_objects")
+            arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+        calls.append(tool_call(str(call.get("id") or f"call_{place}_{n}"), function["name"], arguments))
+    return tuple(calls)
+
+
+def tools_of(value: Any) -> tuple[Mapping[str, Any], ...]:
+    """Tool schemas: a list, or the JSON of one; bare functions are wrapped."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise Reject("tools is a string, but not the JSON of a list") from None
+    if value in (None, {}):
+        return ()
+    if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
+        raise Reject("tools is not a list of objects")
+    return tuple(tool if "function" in tool else {"type": "function", "function": tool} for tool in value)
+
+
+def conversation(raw: Sequence[Any], losses: set[str]) -> tuple[tuple[Message, ...], tuple[Turn, ...]]:
+    """Prefix and turns of a message list.
+
+    The prefix ends with the first user message and what the caller said right after it; a greeting of the assistant
+    before it belongs to the prefix. A turn is one assistant message and the tool results until the next one; user
+    messages in between go before the assistant message that answers them, the last unanswered ones are dropped.
+    """
+    messages = [message_of(item, place, losses) for place, item in enumerate(raw)]
+    split = _prefix_length(messages)
+    prefix, rest = messages[:split], messages[split:]
+    if not any(message.role == "assistant" for message in rest):
+        raise Reject("no assistant message to replay")
+    if not prefix:
+        raise Reject("the first message is the assistant's: there is nothing it could answer")
+    turns: list[Turn] = []
+    waiting: list[Message] = []
+    for message in rest:
+        if message.role == "assistant":
+            turns.append(Turn(message, user=tuple(waiting)))
+            waiting = []
+        elif message.role == "tool" and turns:
+            if waiting:
+                losses.add("results_out_of_order")
+            last = turns[-1]
+            turns[-1] = Turn(last.assistant, (*last.tools, message), last.user)
+        else:
+            waiting.append(message)
+    if waiting:
+        losses.add("trailing_user_dropped")
+    for turn in turns:
+        calls, results = unmatched(turn)
+        losses.update(["call_without_result"] * bool(calls) + ["result_without_call"] * bool(results))
+    return tuple(prefix), tuple(turns)
+
+
+def _prefix_length(messages: Sequence[Message]) -> int:
+    first_user = next((i for i, m in enumerate(messages) if m.role == "user"), None)
+    calling = next((i for i, m in enumerate(messages) if m.tool_calls or m.role == "tool"), len(messages))
+    if first_user is None or calling < first_user:
+        return next((i for i, m in enumerate(messages) if m.role == "assistant"), len(messages))
+    end = first_user + 1
+    while end < len(messages) and messages[end].role in ("system", "developer", "user"):
+        end += 1
+    return end
+
+
+def trajectory_of(
+    source: str,
+    family: str,
+    raw: Sequence[Any],
+    *,
+    tools: tuple[Mapping[str, Any], ...] = (),
+    losses: set[str] | None = None,
+    **values: Any,
+) -> Trajectory:
+    """A trajectory without its id, which is made from its content at ingest."""
+    lost = set() if losses is None else losses
+    prefix, turns = conversation(raw, lost)
+    if not tools and any(turn.assistant.tool_calls for turn in turns):
+        lost.add("no_tool_schemas")
+    return Trajectory("", source, family, prefix, turns, tools, losses=tuple(sorted(lost)), **values)

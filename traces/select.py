@@ -1,0 +1,96 @@
+"""Which recorded runs a command works on: `samples`, `last`, `all`, an id, a path or glob, or `source=…,family=…`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ..errors import UserError, unknown
+from . import record, samples
+from .ingest import ingest, require_accepted
+from .rows import request_of
+from .store import RunInfo, Store
+from .trajectory import Request, Trajectory
+
+_WORDS = "samples, last, all, an id, a path or glob, source=NAME,family=NAME"
+
+
+def select(store: Store, spec: str = "last", limit: int | None = None) -> list[Trajectory]:
+    """The trajectories of `spec`, by id. `limit` takes families in turn, so that each is represented.
+
+    A path or glob is ingested first. UserError if nothing matches; `samples` needs no store.
+    """
+    if spec == "samples":
+        return take(samples.load(), limit)
+    if named := next((run for run in samples.load() if run.id == spec), None):
+        return [named]
+    found = [record.load(row) for row in _records(store, spec)]
+    if not found:
+        raise UserError(f"no trajectories for {spec!r} in {store.path}; give one of: {_WORDS}")
+    return take(found, limit)
+
+
+def select_requests(store: Store, spec: str = "last") -> list[Request]:
+    """The request-log rows of `spec` (`last`, `all`, a path or glob, `source=NAME`) by arrival. UserError if none."""
+    where, values = _condition(store, spec, "requests", "request_id")
+    rows = store.query(f"select * from requests where {where}", values).to_pylist()
+    if not rows:
+        raise UserError(f"no request log for {spec!r} in {store.path}; `kvmill traces ingest PATH` reads one")
+    unique = {row["request_id"]: row for row in rows}
+    return sorted(map(request_of, unique.values()), key=lambda request: request.arrival_s)
+
+
+def take(trajectories: Iterable[Trajectory], limit: int | None) -> list[Trajectory]:
+    """By id; with a limit one of each family in turn."""
+    ordered = sorted({t.id: t for t in trajectories}.values(), key=lambda t: t.id)
+    if limit is None:
+        return ordered
+    if limit < 1:
+        raise UserError(f"--limit {limit}: give 1 or more")
+    families = {family: [t for t in ordered if t.family == family] for family in sorted({t.family for t in ordered})}
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*families.values()))
+    return sorted(itertools.islice((t for t in in_turn if t is not None), limit), key=lambda t: t.id)
+
+
+def _records(store: Store, spec: str) -> list[str]:
+    where, values = _condition(store, spec, "trajectories", "trajectory_id")
+    rows = store.query(f"select distinct trajectory_id, record from trajectories where {where} order by 1", values)
+    return rows["record"].to_pylist()
+
+
+def _condition(store: Store, spec: str, table: str, key: str) -> tuple[str, Sequence[object]]:
+    """A SQL condition on rows of `table`, and its values."""
+    if spec == "all":
+        return "true", []
+    if spec == "last":
+        return _of_run(store, _last(store, table), key)
+    if "=" in spec and not Path(spec).exists():
+        return _filter(spec)
+    if any(c in spec for c in "*?[/\\") or Path(spec).exists():
+        report = ingest(store, [spec])
+        require_accepted(report, strict=False)
+        return _of_run(store, store.info(report.run), key)
+    return f"{key} = ?", [spec]
+
+
+def _of_run(store: Store, run: RunInfo, key: str) -> tuple[str, Sequence[object]]:
+    # What the run found in the store already belongs to it as well: ingesting a file twice changes no selection.
+    return f"run_id = ? or {key} in (select unnest(?::varchar[]))", [run.run_id, run.config.get("duplicates", [])]
+
+
+def _last(store: Store, table: str) -> RunInfo:
+    prefixes = {row["source"] for row in store.query(f"select distinct source from {table}").to_pylist()}
+    for run in store.runs("ingest", "complete"):
+        again = run.config.get("duplicates", [])
+        if run.rows(table) or (again and again[0].rpartition("-")[0] in prefixes):
+            return run
+    raise UserError(f"nothing was ingested into {store.path} yet: `kvmill traces ingest PATH`, or use --traces samples")
+
+
+def _filter(spec: str) -> tuple[str, Sequence[object]]:
+    pairs = [part.partition("=") for part in spec.split(",")]
+    for name, equals, _ in pairs:
+        if name not in ("source", "family", "model") or not equals:
+            raise unknown("key", name, ("source", "family", "model"), f"--traces {spec}")
+    return " and ".join(f"{name} = ?" for name, _, _ in pairs), [value for _, _, value in pairs]
