@@ -17,7 +17,8 @@ WIDTH = 96
 SHOWN_FROM = 0.5
 LEGEND = (
     "first line: the text as it was fed; a token that fewer than {shown:.0%} of the layer-heads kept is dots\n"
-    "digits below: share of layer-heads that kept the token, in tenths (9 = 90 % and more, blank = none)\n"
+    "digits below: share of layer-heads that kept the token, in tenths (9 = 90 % and more, blank = none);\n"
+    "no digits where all kept all, or none kept any\n"
     "^ marks goal tokens: they spell the right answer of a probe about this turn"
 )
 
@@ -162,6 +163,7 @@ def _runs(tokens: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
 def _drawn(tokens: Sequence[Row], shown_from: float) -> list[str]:
     """Wrapped lines: text or dots, digits below, and a line of marks where there are goal tokens."""
     lines, text, digits, marks = [], "", "", ""
+    uniform = {token["share"] for token in tokens} in ({1.0}, {0.0})
 
     def flush() -> None:
         nonlocal text, digits, marks
@@ -177,7 +179,7 @@ def _drawn(tokens: Sequence[Row], shown_from: float) -> list[str]:
         else:
             text += "".join(" " if c == " " else "·" for c in spelled)
         tenths = min(9, int(token["share"] * 10 + 1e-6))
-        digits += (" " if token["share"] <= 0 else str(tenths)) * len(spelled)
+        digits += (" " if uniform or token["share"] <= 0 else str(tenths)) * len(spelled)
         marks += ("^" if token["goal"] else " ") * len(spelled)
         if token["text"].endswith("\n"):
             flush()
