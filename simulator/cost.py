@@ -99,8 +99,8 @@ def fit_tp(deployment: Deployment, longest_rows: int, only: int | None = None) -
     if not loads:
         need = deployment.geometry.weight_bytes(deployment.dtype) / GIB
         raise UserError(
-            f"{deployment.geometry.name} ({need:.0f} GiB of weights) does not fit on {sizes[-1]} × {deployment.gpu.name}"
-            f" at utilisation {deployment.utilisation}; use a larger GPU, more of them, or --dtype fp8"
+            f"{deployment.geometry.name} ({need:.0f} GiB of weights) does not fit on {sizes[-1]} × "
+            f"{deployment.gpu.name} at utilisation {deployment.utilisation}; use a larger GPU, more of them, or fp8"
         )
     return loads[-1]
 

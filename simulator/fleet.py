@@ -15,7 +15,8 @@ import numpy as np
 import simpy
 
 from .cost import CostModel, Deployment
-from .replica import Live, Replica
+from .live import Live
+from .replica import Replica
 from .session import SessionPlan, SessionSpec, turns_in_window
 from .workload import NOMINAL_TPOT_S, Workload
 

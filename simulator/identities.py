@@ -16,7 +16,8 @@ from .fleet import Fleet
 from .geometry import find_geometry
 from .hardware import find_gpu
 from .laws import Law, geometric
-from .replica import Live, Replica
+from .live import Live
+from .replica import Replica
 from .run import Scenario
 from .session import SessionSpec, compile_session
 from .workload import Workload, assemble

@@ -18,33 +18,9 @@ import simpy
 
 from .blocks import BlockPool
 from .cost import BLOCK_TOKENS, CostModel, Deployment
-from .session import SessionPlan
+from .live import Live
 
 MASK = BLOCK_TOKENS - 1
-
-
-class Live:
-    """One session in flight: its plan, where it stands, and what it holds. Mutated by its replica only."""
-
-    __slots__ = (
-        "agent", "arrival", "at", "blocks", "finish", "first", "hit", "left", "lent", "made", "pay", "plan", "replica",
-        "slope", "turn",
-    )  # fmt: skip
-
-    def __init__(self, plan: SessionPlan, agent: int, turn: int = 0) -> None:
-        self.plan, self.agent, self.turn = plan, agent, turn
-        self.replica = 0
-        self.blocks = 0  # held by the session itself, as of the last time it changed hands
-        self.arrival = 0.0
-        self.first = -1.0
-        self.hit = True
-        self.made = 0  # tokens of this turn that exist
-        self.left = 0  # tokens still to prefill
-        self.at = 0.0  # rows under the next prefill token
-        self.slope = 1.0  # rows per prefilled token (below 1 while a compacted session is rebuilt)
-        self.pay = 0.0  # compaction seconds at the end of this prefill
-        self.finish = -1  # decode counter at which the turn is complete; −1 while not decoding
-        self.lent = 0  # blocks of a shared prefix that this session is the first to load
 
 
 class Replica:

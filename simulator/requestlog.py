@@ -18,7 +18,7 @@ LEAST_SHARED_BLOCKS = 2  # a single equal block is the common system prompt, not
 
 
 def chains(requests: Sequence[Request]) -> list[list[Request]]:
-    """Requests of each session, in order, by id; else a request continues the latest whose full blocks it begins with."""
+    """Requests of each session in order: by id, else one continues the latest whose full blocks it begins with."""
     ordered = sorted(requests, key=lambda r: (r.arrival_s, r.turn or 0))
     by_id: dict[str, list[Request]] = {}
     ends: dict[tuple[int, int], list[Request]] = {}  # (blocks, rolling hash of them) → the chain that ends there
@@ -69,7 +69,7 @@ def sessions(requests: Sequence[Request], prefix_tokens: int | None = None) -> t
         guessed += waits
     single = sum(len(chain.waits) == 1 for chain in specs)
     notes = [
-        f"{len(usable):,} requests make {len(specs):,} sessions; {single:,} have a single turn, on which no policy saves",
+        f"{len(usable):,} requests make {len(specs):,} sessions, {single:,} of a single turn, on which no policy saves",
         "growth of the input is tool output, the output is the assistant's"
         + ("" if prefix_tokens is None else f"; P is the first {prefix_tokens:,} tokens of each session"),
     ]

@@ -1,7 +1,8 @@
 """From `--workload` and its flags to a `Workload`.
 
-`long-agents` and `samples` are bundled; anything else is a request log (`requests`, or the id of an ingest that holds
-one, or a path) or a selection of stored trajectories. What the source lacks and no flag fills is a usage error.
+`long-agents` and `samples` are bundled; anything else is a request log (`requests`: the newest ingested,
+`requests:SELECTION`, or a path) or a selection of stored trajectories. What the source lacks and no flag fills
+is a usage error.
 """
 
 from __future__ import annotations
@@ -59,12 +60,13 @@ def find_workload(name: str, fill: Fill | None = None, *, store: Store | None = 
 
         _no_prefix(fill, name)
         return finish(from_trajectories(name, load(), store, bundled=True), fill, seed)
+    label = Path(name).name if Path(name).exists() else name
     requests = stored_requests(name, store)
     if requests:
-        return finish(from_requests(name, requests, fill), fill, seed)
+        return finish(from_requests(label, requests, fill), fill, seed)
     trajectories = stored_trajectories(name, store)
-    _no_prefix(fill, name)
-    return finish(from_trajectories(name, trajectories, store), fill, seed)
+    _no_prefix(fill, label)
+    return finish(from_trajectories(label, trajectories, store), fill, seed)
 
 
 def from_trajectories(
@@ -169,26 +171,13 @@ def stored_trajectories(name: str, store: Store) -> list[Trajectory]:
 
 
 def stored_requests(name: str, store: Store) -> list[Request]:
-    """Rows of the newest ingest that has requests (`requests`), of one ingest by id, or read from a path."""
-    ids = [info.run_id for info in store.runs("ingest") if any(f.table == "requests" for f in info.files)]
-    wanted = ids[:1] if name == "requests" else [name] if name in ids else []
-    if not wanted:
-        if name == "requests":
-            raise UserError(f"no request log in {store.path}: run `kvmill traces ingest PATH` first")
-        return []
-    rows = store.query("SELECT * FROM requests WHERE run_id = $1 ORDER BY arrival_s", wanted).to_pylist()
-    return [
-        Request(
-            row["request_id"],
-            row["source"],
-            row["arrival_s"],
-            row["input_tokens"],
-            row["output_tokens"],
-            session=row["session"],
-            turn=row["turn"],
-            prefix_blocks=None if row["prefix_blocks"] is None else tuple(row["prefix_blocks"]),
-            block_tokens=row["block_tokens"],
-            tool_wait_s=row["tool_wait_s"],
-        )
-        for row in rows
-    ]
+    """The rows that `requests`, `requests:SELECTION` or the path of a request log names; empty for anything else."""
+    from ..traces.ingest import expand, read_file
+    from ..traces.select import select_requests
+
+    if name == "requests" or name.startswith("requests:"):
+        return select_requests(store, name.partition(":")[2] or "last")
+    if any(c in name for c in "*?[/\\") or Path(name).exists():
+        kind, _ = read_file(next(iter(expand([name]))))
+        return select_requests(store, name) if kind.kind == "requests" else []
+    return []

@@ -6,7 +6,8 @@ from worlds import TE, closed, deployment, scenario
 
 from kvmill.replay.policies.registry import parse_policy
 from kvmill.simulator.cost import CostModel
-from kvmill.simulator.replica import Live, Replica
+from kvmill.simulator.live import Live
+from kvmill.simulator.replica import Replica
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.session import SessionSpec, compile_session
 from kvmill.simulator.workload import assemble
@@ -26,7 +27,7 @@ def alone(prompt: int, out: int, place=None, policy="full"):
 
 @pytest.mark.parametrize(("prompt", "out"), [(1, 1), (8192, 1), (8193, 2), (20_000, 300), (100, 1000)])
 def test_a_lone_request_takes_exactly_its_prefill_and_decode_steps(prompt, out):
-    replica, live, ended, _ = alone(prompt, out)
+    replica, _, ended, _ = alone(prompt, out)
     assert replica.steps == math.ceil(prompt / 8192) + out - 1
     assert len(ended) == 1
     assert not ended[0][1]
@@ -34,7 +35,7 @@ def test_a_lone_request_takes_exactly_its_prefill_and_decode_steps(prompt, out):
 
 
 def test_a_lone_request_takes_the_sum_of_its_step_times():
-    replica, live, ended, cost = alone(1000, 50)
+    _, live, ended, cost = alone(1000, 50)
     prefill = cost.step_s(0, 0, 1, 1000, 1000 * 500.0, 1)
     decode = sum(cost.fixed_s(1) + cost.decode_attention_s(1, 1000 + i) for i in range(49))
     assert live.first == pytest.approx(prefill, rel=1e-12)
@@ -48,7 +49,7 @@ def test_a_request_larger_than_the_pool_is_rejected_and_holds_nothing():
 
 
 def test_a_request_that_outgrows_the_pool_while_decoding_is_rejected_at_the_door():
-    replica, _, ended, _ = alone(3000, 2000, deployment(4000))
+    _, _, ended, _ = alone(3000, 2000, deployment(4000))
     assert ended[0][1]
 
 
