@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..console import answer, guarded, note, table
-from ..errors import Incomplete, UserError, unknown
+from ..console import answer, guarded, table
+from ..errors import Incomplete, UserError
 
 if TYPE_CHECKING:
     from ..traces.store import Store
-    from ..traces.trajectory import Trajectory
-
-MODES = ("teacher", "stepwise", "closed")
-MEASURES = ("quality", "latency", "both")
 
 StoreOption = Annotated[
     Path | None, typer.Option("--store", help="Store to use (KVMILL_STORE, else ./kvmill-store).", file_okay=False)
@@ -101,50 +96,13 @@ def replay(
 ) -> None:
     """Replay recorded trajectories through a model under compaction policies, and print the results."""
     from ..traces.store import Store
-    from .policies.registry import DEMO_POLICIES, parse_policies
-    from .weights import DEFAULT_MODEL
+    from .start import replay_named
 
-    if mode not in MODES:
-        raise unknown("mode", mode, MODES, "--mode")
-    if mode != "teacher":
-        raise UserError(f"--mode {mode} is not available yet (stepwise and closed-loop replay); use --mode teacher")
-    if measure not in (None, *MEASURES):
-        raise unknown("measure", str(measure), MEASURES, "--measure")
     opened = Store.open(store)
-    before: dict[str, Any] = dict(opened.info(resume).config) if resume else {}
-
-    def setting(name: str, given: Any, default: Any) -> Any:
-        """A flag given now, else what the resumed run had, else the default."""
-        return given if given is not None else before.get(name, default)
-
-    chosen = [str(p) for p in parse_policies(list(policy or before.get("policies") or DEMO_POLICIES))]
-    spec = setting("traces", traces, "last")
-    trajectories = (
-        _same_again(opened, before) if resume and traces is None and limit is None else _select(opened, spec, limit)
-    )
-    wanted = setting("measure", measure, "quality")
-    timed = before.get("latency_trajectories") if resume else _timed(trajectories, wanted)
-    run_replay = _engine()
-    try:
-        run_id = run_replay(
-            store=opened,
-            trajectories=trajectories,
-            model=setting("model", model, DEFAULT_MODEL),
-            policies=chosen,
-            measure=wanted,
-            seed=setting("seed", seed, 0),
-            dtype=setting("dtype", dtype, "auto"),
-            device=setting("device", device, "auto"),
-            threads=setting("threads", threads, None),
-            resume=resume,
-            latency_trajectories=timed,
-            config={"traces": spec, "limit": setting("limit", limit, None)},
-            progress=True,
-        )
-    except KeyboardInterrupt:
-        if begun := opened.runs("replay", "incomplete"):
-            note(f"go on with: kvmill replay --resume {begun[0].run_id}")
-        raise
+    run_id = replay_named(
+        opened, traces=traces, model=model, policies=policy, mode=mode, measure=measure, limit=limit, seed=seed,
+        dtype=dtype, device=device, threads=threads, resume=resume,
+    )  # fmt: skip
     _show(opened, run_id, "policy", as_json)
 
 
@@ -250,44 +208,6 @@ def _show(store: Store, run: str | None, by: str, as_json: bool) -> None:
     if failed:
         total = failed + sum(entry["status"]["ok"] for entry in found["policies"])
         raise Incomplete(f"{failed} of {total} cells of run {found['run']} failed")
-
-
-def _engine() -> Callable[..., str]:
-    """`run_replay`, imported here because it brings torch. UserError where the model stack is not installed."""
-    try:
-        from .fanout import run_replay
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("kvmill"):
-            raise
-        raise UserError(f"replay needs {error.name}: pip install 'kvmill[replay]'") from None
-    return run_replay
-
-
-def _select(store: Store, spec: str, limit: int | None) -> list[Trajectory]:
-    from ..traces.select import select
-
-    return select(store, spec, limit)
-
-
-def _same_again(store: Store, before: dict[str, Any]) -> list[Trajectory]:
-    """The trajectories of the run that is resumed, in its order, whatever `last` means by now."""
-    from ..traces.samples import load
-
-    samples = {t.id: t for t in load()} if before.get("traces") == "samples" else {}
-    found: list[Trajectory] = []
-    for name in before.get("trajectory_ids", []):
-        found += [samples[name]] if name in samples else _select(store, name, None)
-    return found
-
-
-def _timed(trajectories: Sequence[Trajectory], measure: str) -> list[str] | None:
-    """Which trajectories get latency cells: with `both` the first of each family, else all."""
-    if measure != "both":
-        return None
-    first: dict[str, str] = {}
-    for trajectory in trajectories:
-        first.setdefault(trajectory.family, trajectory.id)
-    return list(first.values())
 
 
 def _policy_text(policy: dict[str, Any]) -> str:

@@ -1,0 +1,113 @@
+"""From names and flags to a replay run: what the command line and the Python function share. No torch until it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..console import note
+from ..errors import UserError, unknown
+from ..traces.store import Store
+from ..traces.trajectory import Trajectory
+from .policies.registry import DEMO_POLICIES, parse_policies
+from .weights import DEFAULT_MODEL
+
+MODES = ("teacher", "stepwise", "closed")
+MEASURES = ("quality", "latency", "both")
+
+
+def replay_named(
+    store: Store,
+    *,
+    traces: str | None = None,
+    model: str | None = None,
+    policies: Sequence[str] | None = None,
+    mode: str = "teacher",
+    measure: str | None = None,
+    limit: int | None = None,
+    seed: int | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    resume: str | None = None,
+    progress: bool = True,
+) -> str:
+    """Replay what is named and return the run's id. What is not given is the resumed run's, else the default.
+
+    UserError on names nobody knows, on nothing to replay, and where the model stack is not installed.
+    """
+    if mode not in MODES:
+        raise unknown("mode", mode, MODES, "--mode")
+    if mode != "teacher":
+        raise UserError(f"--mode {mode} is not available yet (stepwise and closed-loop replay); use --mode teacher")
+    if measure not in (None, *MEASURES):
+        raise unknown("measure", str(measure), MEASURES, "--measure")
+    before: dict[str, Any] = dict(store.info(resume).config) if resume else {}
+
+    def setting(name: str, given: Any, default: Any) -> Any:
+        return given if given is not None else before.get(name, default)
+
+    chosen = [str(p) for p in parse_policies(list(policies or before.get("policies") or DEMO_POLICIES))]
+    spec = setting("traces", traces, "last")
+    same = resume and traces is None and limit is None
+    trajectories = _same_again(store, before) if same else _select(store, spec, limit)
+    wanted = setting("measure", measure, "quality")
+    run_replay = _engine()
+    try:
+        return run_replay(
+            store=store,
+            trajectories=trajectories,
+            model=setting("model", model, DEFAULT_MODEL),
+            policies=chosen,
+            measure=wanted,
+            seed=setting("seed", seed, 0),
+            dtype=setting("dtype", dtype, "auto"),
+            device=setting("device", device, "auto"),
+            threads=setting("threads", threads, None),
+            resume=resume,
+            latency_trajectories=before.get("latency_trajectories") if resume else _timed(trajectories, wanted),
+            config={"traces": spec, "limit": setting("limit", limit, None)},
+            progress=progress,
+        )
+    except KeyboardInterrupt:
+        if begun := store.runs("replay", "incomplete"):
+            note(f"go on with: kvmill replay --resume {begun[0].run_id}")
+        raise
+
+
+def _engine() -> Callable[..., str]:
+    """`run_replay`, imported here because it brings torch. UserError where the model stack is not installed."""
+    try:
+        from .fanout import run_replay
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("kvmill"):
+            raise
+        raise UserError(f"replay needs {error.name}: pip install 'kvmill[replay]'") from None
+    return run_replay
+
+
+def _select(store: Store, spec: str, limit: int | None) -> list[Trajectory]:
+    from ..traces.select import select
+
+    return select(store, spec, limit)
+
+
+def _same_again(store: Store, before: dict[str, Any]) -> list[Trajectory]:
+    """The trajectories of the run that is resumed, in its order, whatever `last` means by now."""
+    from ..traces.samples import load
+
+    samples = {t.id: t for t in load()} if before.get("traces") == "samples" else {}
+    found: list[Trajectory] = []
+    for name in before.get("trajectory_ids", []):
+        found += [samples[name]] if name in samples else _select(store, name, None)
+    return found
+
+
+def _timed(trajectories: Sequence[Trajectory], measure: str) -> list[str] | None:
+    """Which trajectories get latency cells: with `both` the first of each family, else all."""
+    if measure != "both":
+        return None
+    first: dict[str, str] = {}
+    for trajectory in trajectories:
+        first.setdefault(trajectory.family, trajectory.id)
+    return list(first.values())
