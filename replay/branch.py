@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .cache import KvCache
+from .cache import BLOCK_ROWS, KvCache
 from .policies.base import KvShape, Policy, SegmentSize, TurnFootprint, Work
 from .policies.states import Eviction, PolicyState, Rewrite, state_for
 
@@ -111,7 +111,8 @@ class Branch:
         """Raise FootprintMismatch unless the live tensors are what the policy's footprint says."""
         want, have = self.expected[turn], self.counters
         aux, aux_peak = self.state.aux_bytes(), have.aux_bytes_peak
-        live = {layer.keys.shape[0] for layer in self.lane.cache.buffers()}
+        cache = self.lane.cache
+        spare = cache.nbytes - self.rows * self.shape.row_bytes
         pairs = {
             "kv_rows": (self.rows, want.kv_rows),
             "kv_rows_peak": (have.rows_peak, want.kv_rows_peak),
@@ -120,7 +121,8 @@ class Branch:
             "aux_bytes_peak": (aux_peak, want.aux_bytes_peak(self.shape)),
             "compactions": (have.compactions, want.compactions),
             "reprefill_tokens": (have.reprefill_tokens, want.reprefill_tokens),
-            "kv heads": (len(live), 1),
+            "layers of other length": (cache.ragged, False),
+            "more than one spare block per layer": (spare >= BLOCK_ROWS * self.shape.row_bytes, False),
         }
         wrong = [f"{name} live {a}, footprint {b}" for name, (a, b) in pairs.items() if a != b]
         if wrong and self.policy.footprint_kind == "exact":

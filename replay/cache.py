@@ -55,6 +55,11 @@ class KvCache:
         return self._rows[0]
 
     @property
+    def ragged(self) -> bool:
+        """Whether layers differ in length: only inside a forward pass."""
+        return len(set(self._rows)) > 1
+
+    @property
     def nbytes(self) -> int:
         """Bytes allocated, shared buffers counted in full."""
         return sum(buffer.nbytes for buffer in self._buffers)
