@@ -9,7 +9,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_VERBS = ("read_traces", "run_replay", "results", "recommend", "simulate", "plan", "validate")
+_VERBS = ("read_traces", "run_replay", "results", "simulate", "plan", "validate")
 __all__ = ["__version__"]
 
 
@@ -17,6 +17,9 @@ def __getattr__(name: str) -> Any:
     if name in _VERBS:
         from . import api
 
-        if hasattr(api, name):
-            return getattr(api, name)
+        return getattr(api, name)
     raise AttributeError(f"module 'kvmill' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_VERBS])

@@ -1,0 +1,133 @@
+"""The verbs of the command line as functions, returning what it prints with `--json`. Imported on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .traces.store import Store
+
+
+def _open(store: Store | str | Path | None) -> Store:
+    from .traces.store import Store
+
+    return store if isinstance(store, Store) else Store.open(store)
+
+
+def read_traces(
+    *paths: str | Path,
+    format: str = "auto",
+    redact: bool = True,
+    strict: bool = False,
+    store: Store | str | Path | None = None,
+) -> dict[str, Any]:
+    """Read files, folders and globs into the store, as `kvmill traces ingest`.
+
+    Returns `accepted`, `rejected`, `duplicates`, `reject_file`, `losses`, `redacted` and the ingest's `run`.
+    InputError if some input had no usable record, or any was refused under `strict`; UserError for a missing path.
+    """
+    from dataclasses import asdict
+
+    from .traces.ingest import ingest, require_accepted
+
+    report = ingest(_open(store), paths, format=format, redact=redact)
+    require_accepted(report, strict)
+    return asdict(report)
+
+
+def run_replay(
+    traces: str | None = None,
+    *,
+    model: str | None = None,
+    policies: Sequence[str] | None = None,
+    measure: str | None = None,
+    limit: int | None = None,
+    seed: int | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    resume: str | None = None,
+    progress: bool = False,
+    store: Store | str | Path | None = None,
+) -> dict[str, Any]:
+    """Replay trajectories under policies, as `kvmill replay`; returns its `results`. Needs the model stack (torch).
+
+    `traces`: samples, last (default), all, an id, a path or glob, or `source=…,family=…`. Cells that failed are
+    counted in each policy's `status`, never raised. UserError on unknown names or nothing to replay.
+    """
+    from .replay.results import summary
+    from .replay.start import replay_named
+
+    opened = _open(store)
+    run = replay_named(
+        opened,
+        traces=traces,
+        model=model,
+        policies=policies,
+        measure=measure,
+        limit=limit,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+        resume=resume,
+        progress=progress,
+    )
+    return summary(opened, run)
+
+
+def results(run: str | None = None, *, by: str = "policy", store: Store | str | Path | None = None) -> dict[str, Any]:
+    """Results of a replay run (the newest complete one), as `kvmill results`. UserError if there is none."""
+    from .replay.results import summary
+
+    return summary(_open(store), run, by)
+
+
+def simulate(
+    workload: str,
+    model: str,
+    gpu: str,
+    gpus: int,
+    *,
+    policy: str | None = None,
+    keep: float | None = None,
+    slo: Sequence[str] | Mapping[str, float] = ("ttft_p95=2", "tpot_p95=0.05"),
+    store: Store | str | Path | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """One fleet of `gpus` GPUs under one policy, as `kvmill simulate`; `options` are its other flags.
+
+    Times in seconds, shares in [0, 1]. UserError on names or sizes that cannot be.
+    """
+    from .simulator.answers import simulate as run
+
+    return run(workload, model, gpu, gpus, policy=policy, keep=keep, slo=slo, store=_open(store), **options)
+
+
+def plan(
+    workload: str,
+    model: str,
+    gpu: str,
+    *,
+    policies: Sequence[str] | None = None,
+    slo: Sequence[str] | Mapping[str, float],
+    store: Store | str | Path | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """The fewest GPUs that keep the promises under every policy, as `kvmill plan`; `options` are its other flags.
+
+    `slo`: `{"ttft_p95": 2, "tpot_p95": 0.05}` in seconds. No feasible fleet is an answer too: that policy's row has
+    `feasible` False and names what binds. UserError on names or sizes that cannot be.
+    """
+    from .simulator.answers import plan_named
+
+    return plan_named(workload, model, gpu, slo=slo, policies=policies, store=_open(store), **options)
+
+
+def validate() -> dict[str, Any]:
+    """Check the simulator against closed forms, as `kvmill validate`: `passed`, `checks`."""
+    from .simulator.validate import validate as run
+
+    return run()
