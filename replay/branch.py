@@ -13,7 +13,8 @@ from torch import Tensor
 
 from .cache import BLOCK_ROWS, KvCache
 from .policies.base import KvShape, Policy, SegmentSize, TurnFootprint, Work
-from .policies.states import Eviction, PolicyState, Rewrite, state_for
+from .policies.state_table import state_for
+from .policies.states import Eviction, PolicyState, Rewrite
 
 
 @dataclass

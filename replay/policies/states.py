@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .attention import Attention
 from .base import KvShape, Policy
-from .full import Full
-from .recency import Random, SinkWindow
-from .te import TokenEviction
-from .truncate import Truncate
 
 if TYPE_CHECKING:
     from ...traces.tokens import TokenSegment
@@ -84,19 +79,3 @@ class PolicyState:
     def aux_bytes(self) -> int:
         """Bytes held beside K and V."""
         return 0
-
-
-def state_for(policy: Policy, shape: KvShape, tokens: int, seed: int, device: torch.device) -> PolicyState:
-    """The state of a policy for a trajectory of `tokens` tokens."""
-    from .running_states import AttentionState, RandomState, SinkWindowState, TruncateState
-    from .te_state import TokenEvictionState
-
-    states: dict[type[Policy], type[PolicyState]] = {
-        Full: PolicyState,
-        Truncate: TruncateState,
-        SinkWindow: SinkWindowState,
-        Random: RandomState,
-        Attention: AttentionState,
-        TokenEviction: TokenEvictionState,
-    }
-    return states[type(policy)](policy, shape, tokens, seed, device)

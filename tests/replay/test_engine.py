@@ -14,7 +14,7 @@ from kvmill.replay.branch import FootprintMismatch, Lane
 from kvmill.replay.engine import BranchRun, replay
 from kvmill.replay.forward import Forward
 from kvmill.replay.lockstep import Lockstep
-from kvmill.replay.policies import states
+from kvmill.replay.policies import state_table
 from kvmill.replay.policies.base import SegmentSize
 from kvmill.replay.policies.full import Full
 from kvmill.replay.policies.registry import DEMO_POLICIES, parse_policies, parse_policy
@@ -125,7 +125,7 @@ class KeepAllState(TokenEvictionState):
 
 
 def test_keep_one_through_the_compaction_path_changes_no_logit(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = states.state_for
+    original = state_table.state_for
 
     def state_for(policy, *rest):
         return KeepAllState(policy, *rest) if isinstance(policy, KeepAll) else original(policy, *rest)
