@@ -154,7 +154,8 @@ class _Writer:
 
     def __init__(self, run: Run, redact: bool) -> None:
         self.run = run
-        self.redactor = Redactor() if redact else None
+        self.redact = redact
+        self.redacted: Counter[str] = Counter()
         known = run.store.query("select trajectory_id id from trajectories union select request_id id from requests")
         self.known: set[str] = set(known["id"].to_pylist())
         self.again: list[str] = []
@@ -171,8 +172,12 @@ class _Writer:
 
     def take(self, value: Trajectory | Request, ids: _RequestIds) -> bool:
         """Keep a record; False if the store, or this run, has it already."""
+        redacted: Counter[str] = Counter()
         if isinstance(value, Trajectory):
-            value = with_id(self.redactor.trajectory(value) if self.redactor else value)
+            if self.redact:
+                redactor = Redactor()
+                value, redacted = redactor.trajectory(value), redactor.counts
+            value = with_id(value)
             found = checks.trajectory_findings(value)
         else:
             value = ids.with_id(value)
@@ -181,6 +186,7 @@ class _Writer:
             self.again.append(value.id)
             return False
         self.known.add(value.id)
+        self.redacted += redacted
         self.findings.update(finding.code for finding in found)
         if isinstance(value, Trajectory):
             self.losses.update(loss.partition(":")[0] for loss in value.losses)
@@ -198,7 +204,7 @@ class _Writer:
             self._rejects = self.reject_file.open("w", encoding="utf-8")
         self.reasons[item.reason] += 1
         raw = item.raw if self.reasons.total() <= _MAX_KEPT_RAW else ""
-        raw = self.redactor.text(raw) if self.redactor else raw
+        raw = Redactor().text(raw) if self.redact else raw
         line = {"source": str(source), "line": item.place, "reason": item.reason, "raw": raw}
         self._rejects.write(json.dumps(line) + "\n")
 
@@ -241,7 +247,7 @@ def ingest(store: Store, paths: Sequence[str | Path], *, format: str = "auto", r
     for name in ("accepted", "rejected", "duplicates"):
         setattr(report, name, sum(getattr(file, name) for file in report.files))
     report.losses, report.findings = dict(writer.losses), dict(writer.findings)
-    report.redacted = dict(writer.redactor.counts) if writer.redactor else {}
+    report.redacted = dict(writer.redacted)
     report.reasons = dict(writer.reasons.most_common(20))
     report.reject_file = str(writer.reject_file) if writer.reasons else None
     run.annotate(duplicates=sorted(set(writer.again)), accepted=report.accepted, rejected=report.rejected)
