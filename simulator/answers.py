@@ -12,8 +12,8 @@ from ..errors import UserError
 from ..replay.policies.registry import HEADLINE_POLICY, parse_policy
 from ..replay.profile import PolicyProfile
 from ..traces.store import Store
-from .geometry import find_geometry
 from .hardware import find_gpu
+from .models import find_geometry
 from .plan import deploy, plan
 from .report import averaged, described, quality
 from .run import Scenario, SimResult, run_fleet

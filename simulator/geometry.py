@@ -6,11 +6,8 @@ constant state per session, which no policy touches. A name or architecture that
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..errors import UserError, unknown
 from ..replay.policies.base import KvShape
 
 DTYPE_BYTES = {"bf16": 2, "fp8": 1}
@@ -71,24 +68,3 @@ class Geometry:
         """Share of a session's memory at `tokens` that compaction can touch."""
         rows = tokens * self.row_bytes(kv_dtype)
         return rows / (rows + self.state_bytes) if rows else 0.0
-
-
-def find_geometry(name: str) -> Geometry:
-    """The geometry of a catalogue name, or of a `config.json` (a file, or a folder that holds one).
-
-    UserError on an unknown name or an architecture that is not understood.
-    """
-    from .catalogue import CATALOGUE
-    from .hf_config import read_config
-
-    key = re.sub(r"-(instruct|it|base|chat)$", "", name.strip().lower().rsplit("/", 1)[-1])
-    path = Path(name).expanduser()
-    if path.is_dir() and (path / "config.json").is_file():
-        return read_config(path / "config.json")
-    if path.is_file():
-        return read_config(path)
-    if key in CATALOGUE:
-        return CATALOGUE[key]
-    if name.endswith(".json"):
-        raise UserError(f"model configuration {name}: no such file; give a config.json or a catalogue name")
-    raise unknown("model geometry", name, CATALOGUE)

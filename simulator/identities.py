@@ -13,10 +13,10 @@ import simpy
 from ..replay.policies.registry import parse_policy
 from .cost import CostModel, Deployment
 from .fleet import Fleet
-from .geometry import find_geometry
 from .hardware import find_gpu
 from .laws import Law, geometric
 from .live import Live
+from .models import find_geometry
 from .replica import Replica
 from .run import Scenario
 from .session import SessionSpec, compile_session

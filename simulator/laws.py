@@ -9,8 +9,8 @@ import numpy as np
 
 from .cost import CostModel, Deployment
 from .fleet import Fleet
-from .geometry import find_geometry
 from .hardware import find_gpu
+from .models import find_geometry
 from .run import Scenario
 from .session import SessionSpec
 from .workload import Workload, assemble

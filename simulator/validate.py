@@ -96,8 +96,8 @@ def interval_checks(requests: int) -> Iterable[Check]:
 def memory_checks() -> Iterable[Check]:
     """GiB left for the cache on an H100, against vLLM's own reports: with its activation peak, and with ours."""
     from .cost import Deployment
-    from .geometry import find_geometry
     from .hardware import find_gpu
+    from .models import find_geometry
 
     gpu = find_gpu("h100")
     for model, tp, dtype, activation, left in MEMORY_CASES:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from kvmill.simulator.cost import Deployment
-from kvmill.simulator.geometry import find_geometry
 from kvmill.simulator.hardware import find_gpu
+from kvmill.simulator.models import find_geometry
 from kvmill.simulator.run import Scenario
 from kvmill.simulator.session import SessionSpec
 from kvmill.simulator.slo import parse_slo
