@@ -104,13 +104,7 @@ def build() -> typer.Typer:
         pass
 
     for name in FOLDERS:
-        try:
-            module = import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            continue
-        module.register(app)
+        import_module(name).register(app)
     _adopt(app)
     return app
 
