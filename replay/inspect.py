@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from ..console import table
 from ..errors import UserError, unknown
 from ..traces.store import Store
+from .recorded import by_id
 from .results import find_run
 
 Row = Mapping[str, Any]
@@ -100,15 +100,8 @@ def inspect_text(found: Row, shown_from: float = SHOWN_FROM) -> str:
 
 def goal_words(store: Store, trajectory_id: str) -> dict[int, set[str]]:
     """By turn, the right answers of the probes whose fact stands there; empty if the trajectory is not at hand."""
-    from ..traces.samples import load
-    from ..traces.select import select
-
-    known = [t for t in load() if t.id == trajectory_id]
-    if not known:
-        with contextlib.suppress(UserError):  # a run may outlive the traces it was made from
-            known = select(store, trajectory_id, None)
     words: dict[int, set[str]] = defaultdict(set)
-    for trajectory in known:
+    for trajectory in by_id(store, [trajectory_id]).values():
         for probe in trajectory.probes:
             words[probe.fact_turn].add(probe.candidates[probe.answer])
     return dict(words)

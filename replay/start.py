@@ -94,13 +94,13 @@ def _select(store: Store, spec: str, limit: int | None) -> list[Trajectory]:
 
 def _same_again(store: Store, before: dict[str, Any]) -> list[Trajectory]:
     """The trajectories of the run that is resumed, in its order, whatever `last` means by now."""
-    from ..traces.samples import load
+    from .recorded import by_id
 
-    samples = {t.id: t for t in load()} if before.get("traces") == "samples" else {}
-    found: list[Trajectory] = []
-    for name in before.get("trajectory_ids", []):
-        found += [samples[name]] if name in samples else _select(store, name, None)
-    return found
+    ids = before.get("trajectory_ids", [])
+    found = by_id(store, ids)
+    if gone := [name for name in ids if name not in found]:
+        raise UserError(f"cannot resume: trajectories {', '.join(gone[:5])} are no longer in {store.path}")
+    return [found[name] for name in ids]
 
 
 def _timed(trajectories: Sequence[Trajectory], measure: str) -> list[str] | None:

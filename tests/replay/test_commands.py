@@ -191,6 +191,14 @@ def test_resume_takes_the_runs_settings_over(app: typer.Typer, engine: Engine, o
     assert engine.asked == {**first, "resume": run}
 
 
+def test_resume_needs_the_trajectories_it_began_with(app: typer.Typer, engine: Engine, own_store: Path) -> None:
+    store = Store.open(own_store)
+    run = store.begin("replay", {"traces": "last", "trajectory_ids": ["tau-1"], "policies": [FULL]})
+    run.finish("incomplete")
+    assert "trajectories tau-1 are no longer in" in call(app, "replay", "--resume", run.id, code=2).stderr
+    assert engine.asked == {}
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
