@@ -27,7 +27,7 @@ from .workload import Workload
 
 HOURS_PER_MONTH = 730
 MOST_GROWTH = 4.0  # extra turns beyond which break-even is not looked for
-GROWTH_STEP = 0.05
+GROWTH_STEP = 0.1
 
 
 def plan(
@@ -143,7 +143,7 @@ def moved(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most: int)
     faster = size(1 - HELD_OUT_ERROR, 1, count) or count
     row: dict[str, Any] = {"gpus_if_slower": _gpus(slower, tp), "gpus_if_faster": _gpus(faster, tp)}
     if side is not full and full.count is not None:
-        row["turns_break_even"] = break_even(bench, side, full.count, few)
+        row["turns_break_even"] = break_even(bench, side, full.count, few[:2])
     return row
 
 

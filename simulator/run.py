@@ -198,7 +198,7 @@ def summarise(scenario: Scenario, fleet: Fleet, warm: float, end: float, seed: i
         values={slo.key: _value(samples[slo.metric], slo) for slo in scenario.slos},
         binding_constraint="",
     )
-    return replace(result, binding_constraint=binding(result, scenario.slos))
+    return replace(result, binding_constraint=binding(result, scenario))
 
 
 def _levels(values: np.ndarray) -> dict[str, float | None]:
@@ -209,8 +209,9 @@ def _value(values: np.ndarray, slo: Slo) -> float:
     """The SLO's percentile; the maximum (an upper bound of it) from too few turns, infinite from none."""
     if not len(values):
         return float("inf")
-    level = percentile(values, slo.percentile)
-    return float(values.max()) if level is None else level
+    if len(values) * (100 - slo.percentile) < 1000:
+        return float(values.max())
+    return float(np.percentile(values, slo.percentile, method="higher"))  # no average with an infinite neighbour
 
 
 def _shares(fleet: Fleet, end: float) -> dict[str, float]:
@@ -220,23 +221,27 @@ def _shares(fleet: Fleet, end: float) -> dict[str, float]:
     return {name[:-2]: sum(getattr(r, name) for r in fleet.replicas) / busy for name in names}
 
 
-SPENT_ON = {
-    "prefill": "prefill compute",
-    "weights": "weight streaming",
-    "kv": "decode bandwidth",
-    "host": "host time per step",
-    "compaction": "compaction seconds",
-}
+SPENT_ON = {"prefill": "prefill compute", "kv": "decode bandwidth", "host": "host time", "compaction": "compaction"}
 
 
-def binding(result: SimResult, slos: tuple[Slo, ...]) -> str:
-    """What limits this fleet, in words: the promise nearest to its limit, and what its seconds or blocks went to."""
+def binding(result: SimResult, scenario: Scenario) -> str:
+    """What limits this fleet, in words: cause, then the promise nearest to its limit and the evidence.
+
+    Weight streaming costs the same per step in every fleet, so it binds only when a lone decode is too slow already;
+    otherwise the cause is the cache when turns lose theirs, else what most of the load-dependent seconds went to.
+    """
     if result.rejected:
         return "KV blocks: a session is larger than one replica's pool (raise --tp, or use a larger GPU)"
-    finite = [(result.values[s.key] / s.limit_s, s) for s in slos if np.isfinite(result.values[s.key])]
-    worst = max(finite, key=lambda item: item[0])[1].key.replace("_", " ") if finite else "load"
-    biggest = max(result.shares, key=lambda name: result.shares[name])
-    spent = f"{SPENT_ON[biggest]} ({result.shares[biggest]:.0%} of busy time)"
+    lone_s = scenario.cost.fixed_s(1) + scenario.cost.decode_attention_s(1, 0)
+    tpot = next((slo for slo in scenario.slos if slo.metric == "tpot"), None)
+    if tpot is not None and lone_s > tpot.limit_s:
+        return f"weight streaming: one decode step takes {lone_s * 1e3:.0f} ms even alone (raise --tp)"
+    nearest = ""
+    if scenario.slos:
+        share, slo = max(((result.values[s.key] / s.limit_s, s) for s in scenario.slos), key=lambda item: item[0])
+        nearest = f"p{slo.percentile} {slo.metric.upper()} at {share:.0%} of its limit, "
     if result.miss_share > MISS_SHARE or result.preemptions:
-        return f"{worst} ← KV blocks: {result.miss_share:.1%} of turns find their cache evicted, then {spent}"
-    return f"{worst} ← {spent}"
+        return f"KV blocks: {nearest}{result.miss_share:.1%} of turns find their cache gone"
+    spent = {name: result.shares[name] for name in SPENT_ON}
+    biggest = max(spent, key=lambda name: spent[name])
+    return f"{SPENT_ON[biggest]}: {nearest}{spent[biggest]:.0%} of busy time"

@@ -20,7 +20,10 @@ WIDEST = 12  # sizes looked at on either side of the pilot's, before the bracket
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One SLO metric at one fleet size: mean and 95 % interval over replications, in seconds."""
+    """One SLO metric at one fleet size, in seconds: mean and 95 % interval over replications.
+
+    The interval is Student's t on logarithms: near saturation latencies scatter by factors, and none is negative.
+    """
 
     mean: float
     low: float
@@ -28,7 +31,7 @@ class Level:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Level:
-        """Student's t over replications; an interval of no width for one, infinite ends where a value is infinite."""
+        """An interval of no width for one value; infinite ends where a value is infinite."""
         if not all(map(math.isfinite, values)):
             return cls(math.inf, min(values), math.inf)
         mean = float(np.mean(values))
@@ -36,8 +39,10 @@ class Level:
             return cls(mean, mean, mean)
         from scipy.special import stdtrit
 
-        half = float(stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(len(values)))
-        return cls(mean, mean - half, mean + half)
+        logs = np.log(np.maximum(values, 1e-12))
+        half = float(stdtrit(len(values) - 1, 0.975) * np.std(logs, ddof=1) / math.sqrt(len(values)))
+        centre = float(np.mean(logs))
+        return cls(mean, math.exp(centre - half), math.exp(centre + half))
 
 
 def levels(results: Sequence[SimResult], slos: Sequence[Slo]) -> dict[str, Level]:

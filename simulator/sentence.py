@@ -25,15 +25,17 @@ def sentence(plan: Mapping[str, Any], policy: str) -> str:
             f"With `{policy}` {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms}; "
             f"without compaction no fleet of up to {full['gpus_searched']} does"
         )
-    elif row is full:
-        head = f"Without compaction {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms}"
+    elif row is full or row["gpus_saved"] == 0:
+        also = "Without compaction" if row is full else f"With `{policy}`, as without it ({_saved(row)}),"
+        head = f"{also} {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms}"
     else:
         head = (
             f"With `{policy}` {plan['workload']} needs **{row['gpus']} × {gpu} instead of {full['gpus']}** "
             f"({_saved(row)}) at {terms}{_turns(row)}"
         )
     few = f" Only {plan['replications']} replications: a first look." if plan["few_replications"] else ""
-    return f"{head}. {_quality(row, plan['model'])}Binding constraint: {row['binding_constraint']}.{few}"
+    binds = dict.fromkeys(r["binding_constraint"].partition(":")[0] for r in (full, row))
+    return f"{head}. {_quality(row, plan['model'])}Binding constraint: {' → '.join(binds)}.{few}"
 
 
 def _interval(row: Row) -> str:

@@ -65,4 +65,4 @@ def percentile(values: np.ndarray, q: int) -> float | None:
     """The q-th percentile, or None from fewer than 10/(1 − q) values: a p99 of 100 would be their maximum."""
     if len(values) * (100 - q) < 1000:
         return None
-    return float(np.percentile(values, q))
+    return float(np.percentile(values, q, method="higher"))

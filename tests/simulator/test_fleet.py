@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+from worlds import TE, closed, deployment, scenario, sessions
+
+from kvmill.simulator.fleet import Positions
+from kvmill.simulator.run import run_fleet
+from kvmill.simulator.session import SessionSpec
+from kvmill.simulator.workload import NOMINAL_TPOT_S, Workload, assemble
+
+
+def test_agents_are_found_in_long_cycles_in_proportion_to_their_length():
+    short = SessionSpec(assemble(100, [1], []), (1.0,))
+    long = SessionSpec(assemble(100, [1], []), (9.0,))
+    positions = Positions([short, long], 10_000)
+    drawn = positions.draw(np.random.default_rng(0), 20_000)
+    share = np.mean([session == 1 for session, *_ in drawn])
+    assert share == pytest.approx((9 + NOMINAL_TPOT_S) / (10 + 2 * NOMINAL_TPOT_S), abs=0.01)
+    left = np.array([until for session, _, until, _ in drawn if session == 1])
+    assert left.mean() == pytest.approx(4.5, rel=0.03), "a uniform moment of the cycle"
+    assert positions.mean_session_s == pytest.approx(5 + NOMINAL_TPOT_S)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another():
+    load = closed(20)
+    first, again, other = (run_fleet(scenario(load), 2, seed) for seed in (0, 0, 1))
+    assert first.row() | {"wall_s": 0} == again.row() | {"wall_s": 0}
+    assert first.ttft_s != other.ttft_s
+
+
+def test_policies_and_fleet_sizes_meet_the_same_agents():
+    load = closed(20)
+    logs = []
+    for policy, replicas in (("full", 2), ("full", 3), (TE, 2)):
+        log = []
+        run_fleet(scenario(load, policy, deployment(300_000), turns=300), replicas, 0, log=log)
+        first_turns = {}
+        for event, agent, turn, made, *_ in log:
+            if event == "done":
+                first_turns.setdefault(agent, (turn, made))
+        logs.append(first_turns)
+    both = logs[0].keys() & logs[1].keys() & logs[2].keys()
+    assert len(both) == 20
+    assert all(logs[0][agent] == logs[1][agent] == logs[2][agent] for agent in both)
+
+
+def test_a_session_stays_with_its_replica_and_load_is_spread():
+    log = []
+    run = run_fleet(scenario(closed(30), "full", deployment(300_000)), 3, 0, log=log)
+    assert run.miss_share == 0, "every turn finds its cache: it came back to the same replica"
+    assert run.batch_max < 30
+
+
+def test_an_open_workload_serves_what_arrives():
+    load = Workload("open", sessions(40, turns=4), rate=0.5)
+    run = run_fleet(scenario(load, "full", deployment(), turns=2000), 2, 0)
+    turns = np.mean([len(s.waits) for s in load.sessions])
+    assert run.throughput_requests_per_s == pytest.approx(0.5 * turns, rel=0.15)
+
+
+def test_a_recorded_workload_begins_its_sessions_when_the_log_says():
+    specs = tuple(SessionSpec(assemble(100, [5], []), (0.0,), start_s=10.0 * i) for i in range(50))
+    log = []
+    run_fleet(scenario(Workload("log", specs)), 1, 0, log=log)
+    admitted = [entry[-1] for entry in log if entry[0] == "admit"]
+    assert admitted == pytest.approx([10.0 * i for i in range(50)])
+
+
+def test_a_session_that_no_pool_can_hold_is_counted_not_lost():
+    run = run_fleet(scenario(closed(10, tool=3000), "full", deployment(8_000)), 1, 0)
+    assert run.rejected > 0
+    assert "larger than one replica's pool" in run.binding_constraint
+    assert not run.meets(scenario(closed(1)).slos)
