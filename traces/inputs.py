@@ -22,6 +22,7 @@ from ..errors import InputError, UserError
 MAX_RECORD_BYTES = 64 << 20
 _PLAIN_BYTES, _MAX_RATIO = 1 << 30, 200  # a gzip file may unpack to the larger of 1 GiB and 200 times its size
 _CHUNK = 1 << 20
+_UNPACKED = 1 << 16  # what is lost at most where a damaged gzip file breaks off
 _KEPT_RAW = 1000
 _OTHER = {
     b"PK\x03\x04": "a zip archive",
@@ -70,7 +71,7 @@ def _plain(file: BinaryIO, path: Path) -> BinaryIO:
     file.seek(0)
     if magic[:2] == b"\x1f\x8b":
         limit = max(_PLAIN_BYTES, _MAX_RATIO * path.stat().st_size)
-        return BufferedReader(cast(Any, _Bounded(fileobj=file, limit=limit)), _CHUNK)
+        return BufferedReader(cast(Any, _Bounded(fileobj=file, limit=limit)), _UNPACKED)
     for start, name in _OTHER.items():
         if magic.startswith(start):
             raise InputError(f"{path} is {name}; give JSON as UTF-8 text, plain or gzip-compressed")
@@ -111,6 +112,7 @@ def _records(stream: BinaryIO, path: Path) -> Iterator[Record | Bad]:
             yield _line(place, line)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         yield Bad(place + 1, f"damaged gzip data, the rest was not read ({error})", "")
+        return
     if not seen:
         raise InputError(f"{path} is empty")
 
@@ -181,12 +183,12 @@ def _whole_document(first: bytes, stream: BinaryIO) -> Iterator[Record | Bad] | 
     """The records of a file that is no JSON lines, or None. Decided by its first line and what follows it."""
     text = first.decode(errors="replace").strip()
     try:
-        value, constants, _ = _decode(text, whole=True)
+        value, _, _ = _decode(text, whole=True)
     except (ValueError, RecursionError):
         if text[0] not in "[{" or (text[0] == "{" and text[-1] not in "[{,:"):
             return None
         return _elements(_Text(first, stream), in_list=text[0] == "[")
-    if not isinstance(value, list) or constants:
+    if not isinstance(value, list):
         return None
     following = stream.read(_CHUNK)
     if following.strip():

@@ -1,0 +1,169 @@
+"""OpenAI chat in its variants: nothing said is lost, calls keep raw arguments, usage falls in disjoint buckets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvmill.traces import formats
+from kvmill.traces.readers.chat import Reject
+from kvmill.traces.readers.openai_chat import read, sniff
+from kvmill.traces.trajectory import Usage
+
+USER = {"role": "user", "content": "Where is order 7?"}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"id":7,  "x":1.0}'}}],
+}
+RESULT = {"role": "tool", "tool_call_id": "c1", "name": "find", "content": "in Oslo"}
+SAID = {"role": "assistant", "content": "It is in Oslo."}
+TALK = [{"role": "system", "content": "Be brief."}, USER, CALL, RESULT, SAID]
+
+
+def test_a_conversation_becomes_prefix_and_turns() -> None:
+    run = read({"messages": TALK, "model": "m-1"})
+    assert [m.role for m in run.prefix] == ["system", "user"]
+    assert [(t.assistant.content, len(t.tools), len(t.user)) for t in run.turns] == [
+        ("", 1, 0),
+        ("It is in Oslo.", 0, 0),
+    ]
+    assert run.turns[0].assistant.tool_calls[0].arguments == '{"id":7,  "x":1.0}'
+    assert run.turns[0].assistant.tool_calls[0].parsed == {"id": 7, "x": 1.0}
+    assert run.turns[0].tools[0].tool_call_id == "c1"
+    assert (run.model, run.family, run.losses) == ("m-1", "chat", ("no_tool_schemas",))
+    assert [m.content for m in run.messages()] == [m["content"] or "" for m in TALK]
+
+
+def test_user_messages_after_the_prefix_go_before_the_answer_and_trailing_ones_are_dropped() -> None:
+    talk = [USER, SAID, {"role": "user", "content": "And 8?"}, {"role": "user", "content": "Hello?"}, SAID, USER]
+    run = read({"messages": talk})
+    assert [m.content for m in run.turns[1].user] == ["And 8?", "Hello?"]
+    assert len(run.turns) == 2
+    assert run.losses == ("trailing_user_dropped",)
+
+
+def test_a_greeting_belongs_to_the_prefix() -> None:
+    hello = {"role": "assistant", "content": "Hi, how can I help?"}
+    run = read({"messages": [hello, USER, SAID]})
+    assert [m.content for m in run.prefix] == ["Hi, how can I help?", "Where is order 7?"]
+    assert len(run.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrap", "model"),
+    [
+        (lambda q, a: {"request": q, "response": a}, "m-2"),
+        (lambda q, a: {"body": q, "response": {"status_code": 200, "body": a}}, "m-2"),
+        (lambda q, a: {**q, **a}, "m-2"),
+    ],
+)
+def test_a_request_with_its_response_is_one_conversation_with_usage(wrap: Any, model: str) -> None:
+    request = {"model": "asked", "messages": TALK[:-1], "tools": [{"name": "find", "parameters": {}}]}
+    usage = {"prompt_tokens": 100, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 64}}
+    response = {"model": model, "choices": [{"message": {"content": "It is in Oslo."}}], "usage": usage}
+    record = wrap(request, response)
+    assert sniff(record)
+    run = read(record)
+    assert run.turns[-1].assistant.content == "It is in Oslo."
+    assert run.turns[-1].usage == Usage(36, 64, None, 9)
+    assert run.turns[0].usage is None
+    assert run.model == model
+    assert run.tools == ({"type": "function", "function": {"name": "find", "parameters": {}}},)
+    assert run.losses == ()
+
+
+def test_parts_are_joined_and_what_is_no_text_is_noted() -> None:
+    parts = [
+        {"type": "text", "text": "one"},
+        {"type": "image_url", "image_url": {"url": "x"}},
+        {"type": "text", "text": "two"},
+    ]
+    run = read(
+        {
+            "messages": [
+                {"role": "user", "content": parts},
+                {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+            ]
+        }
+    )
+    assert run.prefix[0].content == "one\ntwo"
+    assert run.turns[0].assistant.content == "No."
+    assert run.losses == ("non_text_content",)
+
+
+def test_objects_as_arguments_and_calls_without_ids_are_kept() -> None:
+    call = {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "f", "arguments": {"a": [1, "ü"]}}}, {"function": {"name": "g"}}],
+    }
+    legacy = {"role": "assistant", "content": "", "function_call": {"name": "h", "arguments": "{}"}}
+    answers = [{"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}]
+    run = read({"messages": [USER, call, *answers, legacy, {"role": "function", "name": "h", "content": "3"}]})
+    first, second = run.turns[0].assistant.tool_calls
+    assert (first.arguments, second.arguments) == ('{"a": [1, "ü"]}', "{}")
+    assert len({first.id, second.id, run.turns[1].assistant.tool_calls[0].id}) == 3
+    assert run.turns[1].tools[0].name == "h"
+    assert "arguments_were_objects" in run.losses
+    assert "call_without_result" not in run.losses
+
+
+def test_thinking_is_taken_out_of_the_content() -> None:
+    field = read([USER, {"role": "assistant", "content": "Oslo.", "reasoning_content": "Let me see."}])
+    tags = read([USER, {"role": "assistant", "content": "<think>\nLet me see.\n</think>\n\nOslo."}])
+    assert field.turns == tags.turns
+    assert field.turns[0].assistant.reasoning == "Let me see."
+
+
+def test_broken_pairs_are_losses() -> None:
+    interrupted = read([USER, CALL, USER, SAID])
+    assert interrupted.losses == ("call_without_result", "no_tool_schemas")
+    orphan = read([USER, SAID, RESULT])
+    assert orphan.losses == ("result_without_call",)
+    late = read([USER, CALL, USER, RESULT, SAID])
+    assert late.losses == ("no_tool_schemas", "results_out_of_order")
+    assert late.turns[0].tools[0].content == "in Oslo"
+
+
+def test_a_developer_message_keeps_its_role() -> None:
+    assert read([{"role": "developer", "content": "x"}, USER, SAID]).prefix[0].role == "developer"
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"messages": []}, "no messages"),
+        ({"messages": [USER]}, "no assistant message"),
+        ({"messages": [SAID]}, "the first message is the assistant's"),
+        ({"messages": [USER, {"role": "wizard", "content": "x"}]}, "message 1 has the unknown role 'wizard'"),
+        ({"messages": [USER, "text"]}, "message 1 is not an object"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "no function name"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": "f()"}]}, "tool_calls is not a list"),
+        ({"messages": [USER, SAID], "tools": "[not json"}, "tools is a string"),
+        ({"messages": [USER], "response": {"choices": []}}, "the response holds no message"),
+        ("text", "not an object"),
+    ],
+)
+def test_what_cannot_be_read_is_rejected_with_a_reason(record: Any, reason: str) -> None:
+    with pytest.raises(Reject, match=reason.replace("(", r"\(")):
+        read(record)
+
+
+def test_a_real_log_of_part_lists_loses_no_character(shared_data: Path) -> None:
+    folder = shared_data / "traces/openhands"
+    files = sorted(folder.glob("sdk__llm-logs__*.json"))
+    assert files
+    for path in files:
+        record = json.loads(path.read_text())
+        assert formats.detect([record], "x").name == "openai-chat"
+        run = read(record)
+        said = [part["text"] for m in record["messages"] for part in m["content"] or [] if part["type"] == "text"]
+        assert said
+        assert sum(map(len, said)) > 10_000
+        kept = "\n".join(m.content for m in run.messages())
+        assert all(text in kept for text in said)
+        assert len(run.tools) == len(record["tools"])
+        assert run.turns[-1].usage is not None

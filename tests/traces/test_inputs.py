@@ -1,0 +1,168 @@
+"""Whatever a file holds, each record comes out once, in order, or is named with its place and the reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from kvmill.errors import InputError, UserError
+from kvmill.traces import inputs
+from kvmill.traces.inputs import Bad, Record, records
+
+ROWS = [{"n": n, "text": "zeile\nzwei ü 😀" * n} for n in range(4)]
+
+
+def read(tmp_path: Path, data: bytes | str, name: str = "data") -> list[Record | Bad]:
+    path = tmp_path / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return list(records(path))
+
+
+def values(found: list[Record | Bad]) -> list[object]:
+    assert [r for r in found if isinstance(r, Bad)] == []
+    return [r.value for r in found if isinstance(r, Record)]
+
+
+LAYOUTS = {
+    "lines": "\n".join(map(json.dumps, ROWS)) + "\n",
+    "no final newline": "\n".join(map(json.dumps, ROWS)),
+    "blank lines and CRLF": "\r\n \r\n" + "\r\n\r\n".join(map(json.dumps, ROWS)) + "\r\n",
+    "BOM": "\ufeff" + "\n".join(map(json.dumps, ROWS)),
+    "BOM on a line of its own": "\ufeff\n" + "\n".join(map(json.dumps, ROWS)),
+    "list on one line": json.dumps(ROWS),
+    "list over many lines": json.dumps(ROWS, indent=2, ensure_ascii=False),
+    "list, a record a line": "[\n" + ",\n".join(map(json.dumps, ROWS)) + "\n]\n",
+    "list with a BOM": "\ufeff" + json.dumps(ROWS, indent=1),
+    "documents over many lines": "\n".join(json.dumps(row, indent=2) for row in ROWS),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_layout_gives_the_same_records(tmp_path: Path, layout: str, packed: bool) -> None:
+    data = LAYOUTS[layout].encode()
+    assert values(read(tmp_path, gzip.compress(data) if packed else data)) == ROWS
+
+
+def test_records_longer_than_a_chunk_survive_any_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "_CHUNK", 7)
+    for layout in ("list over many lines", "list on one line", "documents over many lines", "lines"):
+        assert values(read(tmp_path, LAYOUTS[layout])) == ROWS
+
+
+def test_a_list_of_chat_messages_is_one_record(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert values(read(tmp_path, json.dumps(said))) == [said]
+    assert values(read(tmp_path, json.dumps(said, indent=1))) == [said]
+    assert values(read(tmp_path, f"{json.dumps(said)}\n{json.dumps(said[:1])}\n")) == [said, said[:1]]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"a": 1', "no valid JSON"),
+        (b'{"a": NaN}', "NaN or Infinity"),
+        (b'{"a": [-Infinity]}', "NaN or Infinity"),
+        (b'{"a": "\xff"}', "invalid UTF-8 at byte 8"),
+        (b'{"a": 1} trailing', "Extra data"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"1" * 5000, "no valid JSON"),
+        (b'{"a": "' + b"x" * 3000 + b'"}', "longer than"),
+    ],
+)
+def test_a_bad_line_is_named_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes, reason: str
+) -> None:
+    if reason == "longer than":
+        monkeypatch.setattr(inputs, "MAX_RECORD_BYTES", 2048)
+        monkeypatch.setattr(inputs, "_CHUNK", 100)
+    found = read(tmp_path, b'{"n": 1}\n' + line + b'\n{"n": 3}\n')
+    assert [r.place for r in found] == [1, 2, 3]
+    assert [r.value for r in found if isinstance(r, Record)] == [{"n": 1}, {"n": 3}]
+    bad = found[1]
+    assert isinstance(bad, Bad)
+    assert reason in bad.reason
+    assert len(bad.raw) <= 1000
+
+
+def test_a_broken_first_line_is_only_one_line(tmp_path: Path) -> None:
+    found = read(tmp_path, '{"n": broken}\n{"n": 2}\n{"n": 3}\n')
+    assert [type(r) for r in found] == [Bad, Record, Record]
+
+
+def test_a_broken_list_gives_what_came_before_and_says_the_rest_was_not_read(tmp_path: Path) -> None:
+    for tail, reason in ((', {"n": oops}, {"n": 3}]', "the rest of the file was not read"), ("", "not closed")):
+        found = read(tmp_path, '[{"n": 1},\n {"n": 2}' + tail)
+        assert [r.value for r in found if isinstance(r, Record)] == [{"n": 1}, {"n": 2}]
+        assert isinstance(found[-1], Bad)
+        assert reason in found[-1].reason
+
+
+def test_nan_in_a_list_spoils_its_own_element_only(tmp_path: Path) -> None:
+    found = read(tmp_path, '[{"n": 1}, {"n": NaN}, {"n": 3}]')
+    assert [type(r) for r in found] == [Record, Bad, Record]
+
+
+def test_half_a_surrogate_pair_is_repaired_and_marked(tmp_path: Path) -> None:
+    found = read(tmp_path, '{"a": "x\\ud83dy"}\n{"a": "\\ud83d\\ude00"}\n')
+    assert [(r.value, r.repaired) for r in found if isinstance(r, Record)] == [
+        ({"a": "x\ufffdy"}, True),
+        ({"a": "😀"}, False),
+    ]
+
+
+def test_a_cut_gzip_file_gives_what_can_be_unpacked(tmp_path: Path) -> None:
+    lines = b"".join(json.dumps({"n": n}).encode() + b"\n" for n in range(50_000))
+    found = read(tmp_path, gzip.compress(lines)[:-2000])
+    assert len(found) > 1000
+    assert isinstance(found[-1], Bad)
+    assert "damaged gzip data" in found[-1].reason
+
+
+def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "_PLAIN_BYTES", 1 << 20)
+    bomb = gzip.compress(b'{"n": 1}\n' + b" " * (64 << 20))
+    found = read(tmp_path, bomb)
+    assert isinstance(found[-1], Bad)
+    assert "unpacks to far more" in found[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is empty"),
+        (b"\n \r\n", "is empty"),
+        (gzip.compress(b""), "is empty"),
+        (b"PK\x03\x04rest", "is a zip archive"),
+        (b"PAR1rest", "is a Parquet file"),
+        ("x".encode("utf-16"), "UTF-16"),
+        (b"\x28\xb5\x2f\xfdrest", "zstd"),
+    ],
+)
+def test_what_is_no_text_is_said_to_be_so(tmp_path: Path, data: bytes, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read(tmp_path, data)
+
+
+def test_an_unreadable_path_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*No such file"):
+        list(records(tmp_path / "nope"))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=60) | st.text(alphabet='[]{}",: \n\\1NaN\u00e4', max_size=40).map(str.encode))
+@example(b"[[]]")
+@example(b'[{"role": "user"}, NaN')
+def test_no_bytes_crash_it(tmp_path: Path, data: bytes) -> None:
+    try:
+        found = read(tmp_path, data)
+    except InputError:
+        return
+    assert found
+    assert all(record.place >= 1 for record in found)
