@@ -66,6 +66,8 @@ def replay_named(
             threads=setting("threads", threads, None),
             resume=resume,
             latency_trajectories=before.get("latency_trajectories") if resume else _timed(trajectories, wanted),
+            latency_repeats=before.get("latency_repeats", 3),
+            latency_last_turns=before.get("latency_last_turns"),
             config={"traces": spec, "limit": setting("limit", limit, None)},
             progress=progress,
         )
