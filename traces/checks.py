@@ -19,12 +19,16 @@ class Finding:
 
 
 def unmatched(turn: Turn) -> tuple[list[str], list[str]]:
-    """Call ids without a result, and result ids without a call. Results without ids are matched by their number."""
+    """Call ids without a result, and result ids without a call. Results without ids are matched by their number;
+    after an assistant message without calls they answer a call made in its text.
+    """
     calls = [call.id for call in turn.assistant.tool_calls]
     named = Counter(m.tool_call_id for m in turn.tools if m.tool_call_id)
     free = sum(1 for m in turn.tools if not m.tool_call_id)
     open_calls = list((Counter(calls) - named).elements())
     orphans = list((named - Counter(calls)).elements())
+    if not calls:
+        return [], orphans
     if free >= len(open_calls):
         return [], orphans + ["(no id)"] * (free - len(open_calls))
     return open_calls[free:], orphans

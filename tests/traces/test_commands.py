@@ -1,0 +1,100 @@
+"""The `traces` commands: answers on stdout, one line on stderr when the user can fix it, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from kvmill.traces import commands
+
+app = typer.Typer()
+commands.register(app)
+GOOD = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello \\u001b[31mred"}]}\n'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "a.jsonl"
+    path.write_text(GOOD + "broken\n")
+    return path
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["traces", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    if code:
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("\n") == 1
+    return result.stdout
+
+
+def test_ingest_answers_with_the_fixed_keys_and_lists_what_it_stored(path: Path) -> None:
+    answer = json.loads(run("ingest", path, "--json"))
+    assert (answer["accepted"], answer["rejected"], answer["duplicates"]) == (1, 1, 0)
+    assert {"reject_file", "losses", "redacted"} <= set(answer)
+    assert Path(answer["reject_file"]).is_file()
+    assert run("ingest", path).startswith("0 accepted, 1 rejected, 1 in the store already\n")
+    listed = json.loads(run("list", "--json"))
+    assert listed["total"] == 1
+    shown = json.loads(run("show", listed["trajectories"][0]["id"], "--json"))
+    assert shown["turns"][0]["assistant"]["content"] == "Hello \x1b[31mred"
+
+
+def test_strict_gives_3_after_the_answer(path: Path) -> None:
+    assert json.loads(run("ingest", path, "--json", "--strict", code=3))["accepted"] == 1
+
+
+def test_a_missing_file_an_unknown_format_and_an_unknown_id_give_2(path: Path) -> None:
+    run("ingest", path.parent / "nope", code=2)
+    run("ingest", path, "--format", "nope", code=2)
+    run("show", "nope", code=2)
+    run("delete", "nope", code=2)
+
+
+def test_nothing_usable_gives_3(path: Path) -> None:
+    path.write_text("timestamp,tokens\n1,2\n")
+    assert json.loads(run("ingest", path, "--json", code=3))["accepted"] == 0
+    run("check", path, code=3)
+
+
+def test_recorded_escape_sequences_are_spelled_out_on_a_terminal(path: Path) -> None:
+    run("ingest", path)
+    id = json.loads(run("list", "--json"))["trajectories"][0]["id"]
+    shown = run("show", id, "--full")
+    assert "Hello \\x1b[31mred" in shown
+    assert "\x1b" not in shown
+
+
+def test_show_names_the_samples_without_a_store_and_says_where_token_counts_come_from() -> None:
+    result = CliRunner().invoke(app, ["traces", "show", "registry-03", "--tokens"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("registry-03: 11 turns, ")
+    assert result.stdout.count("\nprobe ") == 8
+    assert "kvmill replay" in result.stderr
+
+
+def test_check_stores_nothing_and_names_examples(path: Path, own_store: Path) -> None:
+    checked = json.loads(run("check", path, "--json"))
+    assert (checked["records"], checked["rejected"]) == (1, 1)
+    assert checked["files"][0]["examples"] == [
+        "record 2 would be rejected: no valid JSON: Expecting value at character 1"
+    ]
+    run("check", path, "--strict", code=3)
+    assert not own_store.exists()
+
+
+def test_formats_lists_every_reader() -> None:
+    names = [f["name"] for f in json.loads(run("formats", "--json"))["formats"]]
+    assert names == ["openai-chat", "tau-bench", "mooncake"]
+
+
+def test_delete_removes_a_run(path: Path) -> None:
+    run("ingest", path)
+    id = json.loads(run("list", "--json"))["trajectories"][0]["id"]
+    assert run("delete", id) == "deleted 1 trajectories, 0 requests\n"
+    assert json.loads(run("list", "--json"))["total"] == 0
+    assert run("list").startswith("nothing in the store yet")
