@@ -93,6 +93,7 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         pretty_exceptions_show_locals=False,
         rich_markup_mode=None,
+        context_settings={"max_content_width": 120},
     )
 
     @app.callback()
