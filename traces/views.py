@@ -37,7 +37,6 @@ def connect(runs: Sequence[RunInfo], folder_of: dict[str, Path]) -> duckdb.DuckD
 
     connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
     connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("CREATE SCHEMA store")
     files: dict[str, list[str]] = {name: [] for name in SCHEMAS}
     for info in runs:
         for entry in info.files:
@@ -45,15 +44,18 @@ def connect(runs: Sequence[RunInfo], folder_of: dict[str, Path]) -> duckdb.DuckD
             if not path.is_file():
                 raise missing(path, info.run_id)
             files.setdefault(entry.table, []).append(str(path))
+    views = []
     for name, schema in SCHEMAS.items():
-        _typed(connection, name, schema.empty_table())
-        body = f"SELECT * FROM store.{name}"
+        typed = ", ".join(f'NULL::{_sql_type(f.type)} AS "{f.name}"' for f in schema)
+        body = f"SELECT {typed} WHERE false"
         if files[name]:
             listed = ", ".join("'" + path.replace("'", "''") + "'" for path in files[name])
             body += f" UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], union_by_name = true)"
-        connection.execute(f"CREATE VIEW {name} AS {body}")
-    _typed(connection, "runs", pa.Table.from_pylist(list(map(_row, runs)), schema=RUNS))
-    connection.execute("CREATE VIEW runs AS SELECT * FROM store.runs")
+        views.append(f"CREATE VIEW {name} AS {body};")
+    connection.execute("\n".join(views))
+    connection.register("listed_runs", pa.Table.from_pylist(list(map(_row, runs)), schema=RUNS))
+    connection.execute("CREATE TABLE runs AS SELECT * FROM listed_runs")
+    connection.unregister("listed_runs")
     return connection
 
 
@@ -64,10 +66,12 @@ def missing(path: Path, run_id: str) -> UserError:
     )
 
 
-def _typed(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
-    connection.register("incoming", table)
-    connection.execute(f"CREATE TABLE store.{name} AS SELECT * FROM incoming")
-    connection.unregister("incoming")
+def _sql_type(type: pa.DataType) -> str:
+    if isinstance(type, pa.ListType):
+        return _sql_type(type.value_type) + "[]"
+    return {"string": "VARCHAR", "int64": "BIGINT", "uint64": "UBIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}[
+        str(type)
+    ]
 
 
 def _row(info: RunInfo) -> dict[str, object]:
