@@ -93,7 +93,8 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
             store=store,
             tick=(lambda detail, bar=bar: bar.step(detail=detail)) if progress else (lambda detail: None),
         )
-    return assemble(summary(store, run), plans[MAIN], plans[BESIDE], quick=quick)
+    found = assemble(summary(store, run), plans[MAIN], plans[BESIDE], quick=quick)
+    return found | {"trajectories": [trajectory.id for trajectory in chosen]}
 
 
 def assemble(
@@ -114,7 +115,7 @@ def demo_text(found: Mapping[str, Any], where: Path) -> str:
     """The sentence, the table, the samples beside it, and what to do next."""
     from .replay.report import demo_table
 
-    beside = found["beside"]
+    beside, at = found["beside"], "" if _default(where) else f" --store {where}"
     lines = [found["answer"], ""]
     if found["quick"]:
         lines += ["Quick demo: few trajectories and replications, a first look only.", ""]
@@ -131,9 +132,8 @@ def demo_text(found: Mapping[str, Any], where: Path) -> str:
             {"policy": "policy", "gpus": "GPUs", "saved": "GPUs saved", "binding_constraint": "binding constraint"},
         ),
         "",
-        "See it in a browser:   kvmill dashboard" + ("" if _default(where) else f" --store {where}"),
-        f"Which tokens stayed:   kvmill inspect {found['run']} TRAJECTORY   (ids: kvmill sql "
-        '"select distinct trajectory_id from cells")',
+        f"See it in a browser:   kvmill dashboard{at}",
+        f"Which tokens stayed:   kvmill inspect {found['run']} {found['trajectories'][0]}{at}",
     ]
     return "\n".join(lines)
 

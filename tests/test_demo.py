@@ -25,7 +25,8 @@ RESULT_KEYS |= {"ttft_s", "tpot_s", "prefill_s_per_turn", "compaction_s_per_turn
 def found(tmp_path: Path):
     store = Store.open(tmp_path / "store")
     run = fabricate.replay(store)
-    return assemble(summary(store, run), fabricate.planned(), fabricate.planned("samples"), quick=False)
+    found = assemble(summary(store, run), fabricate.planned(), fabricate.planned("samples"), quick=False)
+    return found | {"trajectories": ["t-0"]}
 
 
 def test_the_same_number_of_each_family_is_replayed():
@@ -70,6 +71,7 @@ def test_text_leads_with_the_answer_then_one_line_per_policy_with_its_gpus(found
     assert "With te samples needs 14." in text, "the short workload stands beside it"
     assert "not a recommendation" in text
     assert f"kvmill dashboard --store {tmp_path / 'store'}" in text
+    assert f"kvmill inspect {found['run']} t-0" in text
 
 
 def test_the_default_store_is_not_spelled_out(found, own_store: Path):
