@@ -41,7 +41,8 @@ def trajectory_findings(trajectory: Trajectory) -> list[Finding]:
     for n, turn in enumerate(trajectory.turns):
         where = f"turn {n}"
         calls, results = unmatched(turn)
-        found += [Finding("call_without_result", where, f"call {id} has no result") for id in calls]
+        code = "ends_with_call" if n == len(trajectory.turns) - 1 and not turn.tools else "call_without_result"
+        found += [Finding(code, where, f"call {id} has no result") for id in calls]
         found += [Finding("result_without_call", where, f"result {id} answers no call") for id in results]
         said = turn.assistant
         if not (said.content.strip() or said.reasoning or said.tool_calls):

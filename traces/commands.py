@@ -52,6 +52,8 @@ def ingest(
 
 def _ingested(report: IngestReport) -> str:
     lines = [f"{report.accepted} accepted, {report.rejected} rejected, {report.duplicates} in the store already"]
+    if report.chained:
+        lines.append(f"{report.chained} records of single calls are part of a longer one")
     for title, counts in (
         ("losses", report.losses),
         ("redacted", report.redacted),

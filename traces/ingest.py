@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from ..console import Progress
 from ..errors import InputError, UserError
 from . import checks, formats, inputs, record
+from .chain import Chains
 from .readers.chat import Reject
 from .redact import Redactor
 from .rows import request_row, trajectory_row, turn_rows
@@ -42,7 +43,9 @@ class Item:
 
 @dataclass(slots=True)
 class FileReport:
-    """What became of one file. `given`: the input that named it; `error`: why none of it could be read."""
+    """What became of one file. `given`: the input that named it; `error`: why none of it could be read;
+    `chained`: records of single calls that a longer record of the same session holds already.
+    """
 
     path: str
     given: str
@@ -50,6 +53,7 @@ class FileReport:
     accepted: int = 0
     rejected: int = 0
     duplicates: int = 0
+    chained: int = 0
     error: str | None = None
 
 
@@ -61,6 +65,7 @@ class IngestReport:
     accepted: int = 0
     rejected: int = 0
     duplicates: int = 0
+    chained: int = 0
     reject_file: str | None = None
     losses: dict[str, int] = field(default_factory=dict)
     redacted: dict[str, int] = field(default_factory=dict)
@@ -162,6 +167,7 @@ class _Writer:
         self.losses: Counter[str] = Counter()
         self.findings: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
+        self.chains: Chains[FileReport] = Chains()
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._segments = 0
         self._rejects: TextIO | None = None
@@ -170,8 +176,23 @@ class _Writer:
     def reject_file(self) -> Path:
         return self.run.store.folder(self.run.id) / REJECTS
 
-    def take(self, value: Trajectory | Request, ids: _RequestIds) -> bool:
-        """Keep a record; False if the store, or this run, has it already."""
+    def take(self, value: Trajectory | Request, ids: _RequestIds, report: FileReport) -> None:
+        """Keep a record, or hold it back while a longer record of the same session may follow."""
+        if isinstance(value, Trajectory) and value.meta.get("one_call"):
+            for held in self.chains.add(value, report):
+                self.keep(held.trajectory, ids, held.origin)
+        else:
+            self.keep(value, ids, report)
+
+    def release(self) -> None:
+        """Keep what is still held back."""
+        for held in self.chains.rest():
+            self.keep(held.trajectory, _RequestIds(), held.origin)
+        for origin in self.chains.absorbed:
+            origin.chained += 1
+
+    def keep(self, value: Trajectory | Request, ids: _RequestIds, report: FileReport) -> None:
+        """Add a record to the run, unless the store, or this run, has it already."""
         redacted: Counter[str] = Counter()
         if isinstance(value, Trajectory):
             if self.redact:
@@ -184,7 +205,9 @@ class _Writer:
             found = checks.request_findings(value)
         if value.id in self.known:
             self.again.append(value.id)
-            return False
+            report.duplicates += 1
+            return
+        report.accepted += 1
         self.known.add(value.id)
         self.redacted += redacted
         self.findings.update(finding.code for finding in found)
@@ -196,7 +219,6 @@ class _Writer:
             self._rows.setdefault("requests", []).append(request_row(value))
         if sum(map(len, self._rows.values())) >= _BATCH * 16 or len(self._rows.get("trajectories", ())) >= _BATCH:
             self.flush()
-        return True
 
     def refuse(self, source: Path, item: Item) -> None:
         """Write a refused record to the reject file."""
@@ -238,13 +260,14 @@ def ingest(store: Store, paths: Sequence[str | Path], *, format: str = "auto", r
         for path, given in files.items():
             report.files.append(_ingest_file(writer, path, given, format))
             progress.step(detail=path.name)
+        writer.release()
         writer.flush()
     except BaseException:
         run.finish("incomplete")
         raise
     finally:
         writer.close()
-    for name in ("accepted", "rejected", "duplicates"):
+    for name in ("accepted", "rejected", "duplicates", "chained"):
         setattr(report, name, sum(getattr(file, name) for file in report.files))
     report.losses, report.findings = dict(writer.losses), dict(writer.findings)
     report.redacted = dict(writer.redacted)
@@ -265,10 +288,8 @@ def _ingest_file(writer: _Writer, path: Path, given: str, format: str) -> FileRe
             if item.value is None:
                 writer.refuse(path, item)
                 report.rejected += 1
-            elif writer.take(item.value, ids):
-                report.accepted += 1
             else:
-                report.duplicates += 1
+                writer.take(item.value, ids, report)
     except UserError as error:
         # One unreadable file of many is no reason to drop the others.
         report.error = str(error)
@@ -281,7 +302,7 @@ def require_accepted(report: IngestReport, strict: bool) -> None:
     """InputError if some input had no usable record, or if anything was refused under `strict`."""
     for given in dict.fromkeys(file.given for file in report.files):
         files = [file for file in report.files if file.given == given]
-        if not any(file.accepted + file.duplicates for file in files):
+        if not any(file.accepted + file.duplicates + file.chained for file in files):
             error = next((file.error for file in files if file.error), "no record could be accepted")
             more = f" (and {len(files) - 1} more files)" if len(files) > 1 else ""
             raise InputError(f"{error if files[0].error else f'{given}: {error}'}{more}; see {report.reject_file}")

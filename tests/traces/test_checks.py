@@ -47,6 +47,7 @@ def test_what_is_odd_is_found_where_it_is() -> None:
         turn([], [], started_s=5.0, tool_wait_s=-1.0),
         turn([], [], started_s=4.0),
         Turn(Message("assistant", "", (tool_call("b", "f", "[1]"),)), (Message("tool", "r", tool_call_id="b"),)),
+        turn(["c"], []),
     )
     found = trajectory_findings(Trajectory("t", "s", "f", (Message("user", "u"),), turns))
     assert [(f.code, f.where) for f in found] == [
@@ -55,6 +56,7 @@ def test_what_is_odd_is_found_where_it_is() -> None:
         ("negative_time", "turn 2"),
         ("time_runs_backwards", "turn 3"),
         ("arguments_not_an_object", "turn 4"),
+        ("ends_with_call", "turn 5"),
     ]
 
 

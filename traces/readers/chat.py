@@ -150,7 +150,10 @@ def conversation(raw: Sequence[Any], losses: set[str]) -> tuple[tuple[Message, .
         losses.add("trailing_user_dropped")
     for turn in turns:
         calls, results = unmatched(turn)
-        losses.update(["call_without_result"] * bool(calls) + ["result_without_call"] * bool(results))
+        if calls:
+            losses.add("ends_with_call" if turn is turns[-1] and not turn.tools else "call_without_result")
+        if results:
+            losses.add("result_without_call")
     return tuple(prefix), tuple(turns)
 
 

@@ -39,6 +39,7 @@ def read(record: Any) -> Trajectory:
         family if isinstance(family, str) and family else "chat",
         [*messages, answer] if answer is not None else messages,
         tools=tools_of(request.get("tools") or request.get("functions") or record.get("tools")),
+        meta={} if answer is None else {"one_call": True},
         model=next((m["model"] for m in (response, request, record) if m and isinstance(m.get("model"), str)), None),
     )
     usage = usage_of(response.get("usage")) if response else None
