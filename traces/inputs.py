@@ -107,6 +107,10 @@ def _records(stream: BinaryIO, path: Path) -> Iterator[Record | Bad]:
                     continue
                 whole = _whole_document(line, stream)
                 if whole is not None:
+                    first = next(whole, None)
+                    if first is None:
+                        raise InputError(f"{path} holds an empty list")
+                    yield first
                     yield from whole
                     return
             yield _line(place, line)

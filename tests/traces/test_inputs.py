@@ -139,6 +139,7 @@ def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monke
         (b"", "is empty"),
         (b"\n \r\n", "is empty"),
         (gzip.compress(b""), "is empty"),
+        (b"[ ]", "holds an empty list"),
         (b"PK\x03\x04rest", "is a zip archive"),
         (b"PAR1rest", "is a Parquet file"),
         ("x".encode("utf-16"), "UTF-16"),
