@@ -137,7 +137,7 @@ def moved(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most: int)
 
     def size(factor: float, low: int, high: int) -> int | None:
         variant = replace(side.variant, slowdown=factor)
-        return smallest(lambda n: mean_meets(bench.run(variant, n, few), slos), low, high, count)
+        return smallest(lambda n: mean_meets(bench.run(variant, n, few), slos), low, high, count, stride=1)
 
     slower = size(1 + HELD_OUT_ERROR, count, most)
     faster = size(1 - HELD_OUT_ERROR, 1, count) or count

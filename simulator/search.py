@@ -109,21 +109,22 @@ def resident_guess(scenario: Scenario) -> int:
     return max(1, round(float(np.mean(blocks)) * agents / max(1, deployment.blocks())))
 
 
-def smallest(meets: Callable[[int], bool], low: int, high: int, start: int) -> int | None:
+def smallest(meets: Callable[[int], bool], low: int, high: int, start: int, stride: int | None = None) -> int | None:
     """The smallest n in low…high with `meets(n)`, for a monotone `meets`; None when `high` does not meet.
 
-    Gallops from `start`, then bisects.
+    Gallops from `start` (by `stride` at first, an eighth of it unless given), then bisects.
     """
     n = min(max(start, low), high)
+    step = stride or max(1, n // 8)
     if meets(n):
-        good, step = n, max(1, n // 8)
+        good = n
         while good > low:
             below = max(low, good - step)
             if not meets(below):
                 return _bisect(meets, below, good)
             good, step = below, step * 2
         return good
-    bad, step = n, max(1, n // 8)
+    bad = n
     while bad < high:
         above = min(high, bad + step)
         if meets(above):

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+from kvmill.errors import UserError
+from kvmill.replay.policies.base import split_turns
+from kvmill.simulator.session import SessionSpec
+from kvmill.simulator.workload import Workload, assemble, contexts, long_agents
+
+
+def test_long_agents_follow_their_declared_laws():
+    load = long_agents(0, sessions=3000)
+    turns = np.array([len(s.waits) for s in load.sessions])
+    tools = np.array([t.tool.tokens for s in load.sessions for t in split_turns(s.segments) if t.tool])
+    outs = np.array([t.assistant.tokens for s in load.sessions for t in split_turns(s.segments)])
+    waits = np.concatenate([s.waits for s in load.sessions])
+    assert np.percentile(turns, [50, 75]) == pytest.approx([25, 104], rel=0.1)
+    assert turns.max() == 150
+    assert np.percentile(tools, [50, 90]) == pytest.approx([700, 3500], rel=0.03)
+    assert np.percentile(outs, [50, 90]) == pytest.approx([150, 800], rel=0.03)
+    assert np.percentile(waits, [50, 90]) == pytest.approx([3.8, 28.9], rel=0.03)
+    assert {(s.segments[0].tokens, s.shared) for s in load.sessions} == {(8192, 6144)}
+    assert load.agents == 400
+    assert load.assumed
+
+
+def test_a_seed_gives_the_same_sessions():
+    assert long_agents(3, 20).sessions == long_agents(3, 20).sessions != long_agents(4, 20).sessions
+
+
+def test_growing_turns_grows_agents_and_repeats_each_sessions_own_turns():
+    spec = SessionSpec(assemble(1000, [10, 20, 30, 40], [100, 200, 300]), (1.0, 2.0, 3.0, 4.0))
+    grown = Workload("w", (spec,), agents=100).grown(0.5)
+    turns = split_turns(grown.sessions[0].segments)
+    assert grown.agents == 150
+    assert [t.assistant.tokens for t in turns] == [10, 20, 30, 40, 20, 30]
+    assert all(t.tool for t in turns[:-1])
+    assert len(grown.sessions[0].waits) == 6
+    assert Workload("w", (spec,), rate=2.0).grown(0.5).rate == 2.0, "an open workload keeps its tasks per second"
+    assert Workload("w", (spec,), agents=100).grown(0.0).sessions[0] is spec
+
+
+def test_contexts_are_cut_at_the_window():
+    load = Workload("w", (SessionSpec(assemble(1000, [100] * 3, [400] * 2), (1.0,) * 3),), agents=1)
+    assert contexts(load, 10_000) == {"p50": 2000, "p90": 2080, "p99": 2098}
+    assert contexts(load, 1600)["p99"] == 1500
+    assert contexts(load, 10) == {}
+
+
+@pytest.mark.parametrize("fields", [{"agents": 0}, {"rate": 0.0}, {"rate": -1.0}])
+def test_loads_that_cannot_be_are_refused(fields):
+    with pytest.raises(UserError):
+        Workload("w", (SessionSpec(assemble(10, [1], []), (0.0,)),), **fields)
