@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import math
@@ -12,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from .errors import Incomplete, KvmillError, NoAnswer
+from .errors import Incomplete, KvmillError, NoAnswer, UserError
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 LOG_EVERY_S = 30.0
+# Of the machine, not of the program: the user can fix them, and a traceback would not help.
+_OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 
 def plain(value: Any) -> Any:
@@ -70,6 +73,11 @@ def guarded(function: Callable[Params, Result]) -> Callable[Params, Result]:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except OSError as error:
+            if error.errno not in _OF_THE_MACHINE:
+                raise
+            note(f"error: {error.filename or 'a file'}: {error.strerror}; check permissions and free space")
+            raise typer.Exit(UserError.exit_code) from None
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass
 from decimal import Decimal
@@ -72,6 +73,20 @@ def test_guarded_lets_our_bugs_through_with_their_traceback():
 
     with pytest.raises(ZeroDivisionError):
         command()
+
+
+def test_guarded_says_full_disks_and_missing_permissions_in_one_line(capsys):
+    @console.guarded
+    def command(error: OSError) -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as caught:
+        command(OSError(errno.ENOSPC, "No space left on device", "store/a.parquet"))
+    assert caught.value.exit_code == 2
+    err = capsys.readouterr().err
+    assert err == "error: store/a.parquet: No space left on device; check permissions and free space\n"
+    with pytest.raises(IsADirectoryError):
+        command(IsADirectoryError(errno.EISDIR, "Is a directory", "x"))
 
 
 def test_guarded_keeps_the_signature_typer_reads():
