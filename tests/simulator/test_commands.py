@@ -1,0 +1,107 @@
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+from worlds import TE
+
+from kvmill.simulator.answers import simulate
+from kvmill.simulator.commands import register
+from kvmill.traces.store import Store
+
+RUN, APP = CliRunner(), typer.Typer()
+register(APP)
+LOAD = ["--workload", "samples", "--model", "smollm2-135m", "--gpu", "l40s", "--agents", "50"]
+SIMULATE_KEYS = [
+    "gpus", "replicas", "tp", "batch_mean", "batch_max", "throughput_requests_per_s", "throughput_tokens_per_s",
+    "goodput_requests_per_s", "ttft_s", "tpot_s", "e2e_s", "kv_used_share", "preemptions", "binding_constraint",
+    "assumptions",
+]  # fmt: skip
+
+
+def invoke(*args, store):
+    return RUN.invoke(APP, [*args, "--store", str(store)])
+
+
+def test_simulate_prints_one_object_with_the_promised_keys_and_stores_its_rows(tmp_path):
+    done = invoke("simulate", *LOAD, "--gpus", "2", "--keep", "0.2", "--json", store=tmp_path)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert not [key for key in SIMULATE_KEYS if key not in found]
+    assert found["policy"] == TE
+    assert found["quality_model"] is None
+    rows = Store.open(tmp_path).query("SELECT policy, gpus, run_id FROM simulations").to_pylist()
+    assert rows == [{"policy": TE, "gpus": 2, "run_id": found["run"]}]
+    assert Store.open(tmp_path).latest("simulate").run_id == found["run"]
+
+
+def test_simulate_in_words_answers_first(tmp_path):
+    done = invoke("simulate", *LOAD, "--gpus", "1", store=tmp_path)
+    assert done.stdout.startswith("1 × L40S (1 replicas of smollm2-135m) serving samples under full keeps")
+    assert "estimated at 4 characters per token" in done.stdout
+
+
+def test_the_function_returns_what_the_command_prints(tmp_path):
+    printed = json.loads(invoke("simulate", *LOAD, "--gpus", "1", "--json", store=tmp_path).stdout)
+    called = simulate("samples", "smollm2-135m", "l40s", 1, agents=50, store=tmp_path)
+    assert {k: v for k, v in printed.items() if k != "run"} == json.loads(
+        json.dumps({k: v for k, v in called.items() if k != "run"})
+    )
+
+
+def test_plan_prints_the_answer_and_stores_plans_and_their_simulations(tmp_path):
+    args = ["plan", *LOAD, "--slo", "ttft_p95=2", "--slo", "tpot_p95=0.05", "--replications", "2"]
+    done = invoke(*args, "--json", store=tmp_path)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [row["policy"] for row in found["plans"]] == ["full", TE]
+    assert found["answer"].startswith("With `te(proxy=assistant,delay=1,keep=0.2)`")
+    store = Store.open(tmp_path)
+    rows = store.query("SELECT policy, gpus, detail FROM plans ORDER BY policy").to_pylist()
+    assert [row["policy"] for row in rows] == ["full", TE]
+    assert json.loads(rows[1]["detail"])["gpus"] == rows[1]["gpus"]
+    simulated = store.query("SELECT policy, replication, gpus, ttft_p95_s FROM simulations").to_pylist()
+    assert {row["policy"] for row in simulated} == {"full", TE}
+    assert {row["replication"] for row in simulated} == {0, 1}
+    assert store.latest("plan").config["policies"] == ["full", TE]
+
+
+def test_no_feasible_fleet_prints_the_answer_and_exits_4(tmp_path):
+    args = ["plan", *LOAD, "--slo", "tpot_p95=0.0001", "--replications", "2", "--max-gpus", "4", "--json"]
+    done = invoke(*args, store=tmp_path)
+    assert done.exit_code == 4
+    assert [row["feasible"] for row in json.loads(done.stdout)["plans"]] == [False, False]
+    assert "no answer: no fleet of up to 4 GPUs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["--model", "qwen9"], "unknown model geometry 'qwen9'"),
+        (["--gpu", "a10g"], "unknown GPU 'a10g'"),
+        (["--workload", "nosuch"], "unknown workload 'nosuch'"),
+        (["--policy", "tee"], "unknown policy 'tee'"),
+        (["--policy", "te(proxi=assistant)"], "unknown option 'proxi'"),
+        (["--slo", "latency=2"], "metric_pQ=SECONDS"),
+        (["--tp", "three"], "--tp 'three'"),
+        (["--agents", "5", "--rate", "2"], "exclude each other"),
+        (["--tool-wait", "normal:1,2"], "lognormal:P50,P90"),
+        (["--prefix-tokens", "10"], "is for request logs"),
+        (["--price", "-1"], "must be above 0"),
+        (["--dtype", "int4"], "--dtype 'int4'"),
+    ],
+)
+def test_what_the_user_can_fix_is_one_line_and_exit_2(tmp_path, args, reason):
+    base = {"--workload": "samples", "--model": "smollm2-135m", "--gpu": "l40s", "--slo": "ttft_p95=2"}
+    given = base | dict(zip(args[::2], args[1::2], strict=True))
+    done = invoke("plan", *[text for pair in given.items() for text in pair], store=tmp_path)
+    assert done.exit_code == 2
+    assert reason in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+    assert done.stdout == ""
+
+
+def test_gpus_must_fill_whole_replicas(tmp_path):
+    done = invoke("simulate", *LOAD, "--gpus", "3", "--tp", "2", store=tmp_path)
+    assert done.exit_code == 2
+    assert "multiple of the tensor-parallel size 2" in done.stderr
