@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvmill.traces.record import dump, load, parse_object, tool_call
@@ -12,6 +12,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=8)
 times = st.none() | st.floats(0, 1e6)
 
 
+@settings(deadline=None, derandomize=True)
 @given(texts, texts, times, st.booleans(), st.none() | st.integers(0, 2**40))
 def test_there_and_back(a: str, b: str, when: float | None, flag: bool, tokens: int | None) -> None:
     call = tool_call("c", a, b)
