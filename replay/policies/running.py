@@ -58,8 +58,6 @@ class RunningPolicy(Policy):
         if "keep" in self.given and self.budget is not None:
             raise usage(str(self), "give keep or budget, not both")
 
-    # -- the rule ---------------------------------------------------------------------------------------
-
     def forced_in(self, segment: SegmentSize, offset: int) -> int:
         """Forced tokens among the first `offset` of a segment: user tokens whole, else nothing."""
         return offset if segment.kind == "user" else 0
@@ -88,8 +86,6 @@ class RunningPolicy(Policy):
     def is_compactable(self, segment: SegmentSize) -> bool:
         """Everything but P, and P too under prefix=drop."""
         return segment.kind != "prefix" or self.prefix == "drop"
-
-    # -- the same rule on lengths -------------------------------------------------------------------------
 
     def footprint(self, segments: Sequence[SegmentSize]) -> list[TurnFootprint]:
         """Rows after each turn, from `walk`."""

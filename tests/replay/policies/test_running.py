@@ -144,9 +144,6 @@ def test_where_a_rule_looks_inside_a_segment(trigger: str, tokens: int, offsets:
     assert parse_policy(f"random(trigger={trigger})").checks(tokens) == offsets
 
 
-# -- truncate ---------------------------------------------------------------------------------------------
-
-
 def fed_again(text: list[SegmentSize], policy: RunningPolicy) -> list[int]:
     """Tokens of the new text, beyond P, after the longest start it shares with the old text."""
     live: list[tuple[int, bool]] = []
