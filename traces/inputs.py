@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ..errors import InputError, UserError
+from . import values
 
 MAX_RECORD_BYTES = 64 << 20
 _PLAIN_BYTES, _MAX_RATIO = 1 << 30, 200  # a gzip file may unpack to the larger of 1 GiB and 200 times its size
@@ -33,7 +33,6 @@ _OTHER = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _BLANK = " \t\r\n"
 
 
@@ -140,37 +139,17 @@ def _line(place: int, line: bytes) -> Record | Bad:
     except UnicodeDecodeError as error:
         return Bad(place, f"invalid UTF-8 at byte {error.start + 1} of the line", raw)
     try:
-        value, constants, _ = _decode(text.strip(), whole=True)
-        return _parsed(place, value, constants, text)
+        return _parsed(place, json.loads(text), text)
     except (ValueError, RecursionError) as error:
         return Bad(place, _why(error), raw)
 
 
-def _decode(text: str, whole: bool) -> tuple[Any, bool, int]:
-    """The first JSON value in `text`, whether it holds NaN or infinities, and where it ends."""
-    constants: list[str] = []
-    decoder = json.JSONDecoder(parse_constant=constants.append)
-    value, end = decoder.raw_decode(text)
-    if whole and end < len(text):
-        raise json.JSONDecodeError("Extra data", text, end)
-    return value, bool(constants), end
-
-
-def _parsed(place: int, value: Any, constants: bool, text: str) -> Record | Bad:
-    if constants:
-        return Bad(place, "holds NaN or Infinity, which JSON does not have", text[:_KEPT_RAW])
-    if _SURROGATE.search(text):
-        cleaned = _clean(value)
-        return Record(place, cleaned, repaired=cleaned != value)
-    return Record(place, value)
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return re.sub("[\ud800-\udfff]", "\ufffd", value)
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
+def _parsed(place: int, value: Any, text: str) -> Record | Bad:
+    reason = values.flaw(value)
+    if reason is not None:
+        return Bad(place, reason, text[:_KEPT_RAW])
+    cleaned = values.whole(value, text)
+    return Record(place, cleaned, repaired=cleaned != value)
 
 
 def _why(error: Exception) -> str:
@@ -187,7 +166,7 @@ def _whole_document(first: bytes, stream: BinaryIO) -> Iterator[Record | Bad] | 
     """The records of a file that is no JSON lines, or None. Decided by its first line and what follows it."""
     text = first.decode(errors="replace").strip()
     try:
-        value, _, _ = _decode(text, whole=True)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         if text[0] not in "[{" or (text[0] == "{" and text[-1] not in "[{,:"):
             return None
@@ -240,12 +219,12 @@ class _Text:
         """Pass one character."""
         self._at += 1
 
-    def value(self) -> tuple[Any, bool, str]:
-        """The next JSON value, whether it holds NaN, and its text. ValueError if there is none."""
+    def value(self) -> tuple[Any, str]:
+        """The next JSON value and its text. ValueError if there is none."""
         while True:
             rest = self._text[self._at :]
             try:
-                value, constants, end = _decode(rest, whole=False)
+                value, end = json.JSONDecoder().raw_decode(rest)
             except json.JSONDecodeError as error:
                 # A value that was only cut fails at the end of what was read, or in a string that may go on.
                 cut = error.msg.startswith("Unterminated") or error.pos >= len(rest) - 16
@@ -254,7 +233,7 @@ class _Text:
                 self._grow()
                 continue
             self._at += end
-            return value, constants, rest[:end]
+            return value, rest[:end]
 
 
 def _elements(text: _Text, in_list: bool) -> Iterator[Record | Bad]:

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from .trajectory import Label, Message, Probe, ToolCall, Trajectory, Turn, Usage
-
-
-def parse_object(text: str) -> Mapping[str, Any] | None:
-    """The JSON object in `text`, or None if it holds none: arguments that are no object are kept raw only."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+from .values import parse_object
 
 
 def tool_call(id: str, name: str, arguments: str) -> ToolCall:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from .record import parse_object
 from .trajectory import Message, ToolCall
+from .values import parse_object
 
 Wire = dict[str, Any]
 

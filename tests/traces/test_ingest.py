@@ -176,6 +176,22 @@ def test_expand_takes_files_folders_and_patterns_once_each(tmp_path: Path) -> No
         expand([tmp_path / "empty"])
 
 
+def test_strange_content_comes_back_to_the_letter(store: Store, tmp_path: Path) -> None:
+    deep: Any = "x"
+    for _ in range(190):
+        deep = {"a": [deep]} if isinstance(deep, str) else {"a": deep}
+    strange = "nul \0, line \u2028, \r\n, \ufeff, \U000f0000, quote ' \" \\ %s ${x} {{ y }} <|im_end|> " + "z" * 200_000
+    record = talk(1, tools=[{"function": {"name": "f", "parameters": deep}}])
+    record["messages"][1]["content"] = strange
+    record["messages"][0]["content"] = strange
+    (tmp_path / "a").write_text(lines(record), newline="")
+    assert ingest(store, [tmp_path / "a"], redact=True).accepted == 1
+    run = select(store, "last")[0]
+    assert run.turns[0].assistant.content == strange
+    assert run.prefix[0].content == strange
+    assert run.tools[0]["function"]["parameters"] == deep
+
+
 def test_deleting_a_run_takes_its_words_out_of_every_file(store: Store, tmp_path: Path) -> None:
     (tmp_path / "a").write_text(lines(talk(1), talk(2)))
     ingest(store, [tmp_path / "a"])

@@ -66,8 +66,10 @@ def test_a_list_of_chat_messages_is_one_record(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         (b'{"a": 1', "no valid JSON"),
-        (b'{"a": NaN}', "NaN or Infinity"),
-        (b'{"a": [-Infinity]}', "NaN or Infinity"),
+        (b'{"a": NaN}', "holds NaN"),
+        (b'{"a": [-Infinity]}', "holds NaN"),
+        (b'{"a": 1e999}', "beyond all bounds"),
+        (b'{"a":' * 201 + b"1" + b"}" * 201, "nested more than 200 levels"),
         (b'{"a": "\xff"}', "invalid UTF-8 at byte 8"),
         (b'{"a": 1} trailing', "Extra data"),
         (b"[" * 100_000, "nested too deeply"),

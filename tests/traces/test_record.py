@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvmill.traces.record import dump, load, parse_object, tool_call
+from kvmill.traces.record import dump, load, tool_call
 from kvmill.traces.trajectory import Label, Message, Probe, Trajectory, Turn, Usage
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -36,9 +36,3 @@ def test_there_and_back(a: str, b: str, when: float | None, flag: bool, tokens: 
     assert "\n" not in line
     assert load(line) == run
     assert dump(load(line)) == line
-
-
-def test_only_objects_parse() -> None:
-    assert parse_object('{"a": 1}') == {"a": 1}
-    for text in ("", "[1]", '"x"', "{", "{" * 100_000, '{"a":' * 100_000):
-        assert parse_object(text) is None
