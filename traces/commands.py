@@ -156,7 +156,8 @@ def _shown(trajectory: Trajectory, full: bool) -> str:
     head = f"{trajectory.id}: {len(trajectory.turns)} turns, {characters(trajectory.messages()):,} characters"
     lines = [f"{head}, source {trajectory.source}, family {trajectory.family}"]
     if trajectory.label:
-        lines.append(f"label ({trajectory.label.scorer}): {trajectory.label.value}")
+        value = trajectory.label.value
+        lines.append(f"label: {trajectory.label.scorer}" + ("" if value is None else f" {value}"))
     if trajectory.losses:
         lines.append("losses: " + ", ".join(trajectory.losses))
     if trajectory.tools:

@@ -9,6 +9,7 @@ import glob
 import hashlib
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -29,6 +30,7 @@ REJECTS = "rejects.jsonl"
 _SNIFFED = 20
 _BATCH = 256
 _MAX_KEPT_RAW = 10_000
+_MAX_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def _items(chosen: formats.Format, stream: Iterator[inputs.Record | inputs.Bad])
         try:
             value = chosen.read(found.value)
         except (Reject, RecursionError) as error:
-            reason = str(error) if isinstance(error, Reject) else "nested too deeply"
+            reason = str(error)[:_MAX_REASON] if isinstance(error, Reject) else "nested too deeply"
             yield Item(found.place, None, reason, _excerpt(found.value))
             continue
         if found.repaired and isinstance(value, Trajectory):
@@ -224,7 +226,7 @@ class _Writer:
         """Write a refused record to the reject file."""
         if self._rejects is None:
             self._rejects = self.reject_file.open("w", encoding="utf-8")
-        self.reasons[item.reason] += 1
+        self.reasons[re.sub(r"\d+", "N", item.reason)] += 1  # places differ, causes repeat
         raw = item.raw if self.reasons.total() <= _MAX_KEPT_RAW else ""
         raw = Redactor().text(raw) if self.redact else raw
         line = {"source": str(source), "line": item.place, "reason": item.reason, "raw": raw}

@@ -76,14 +76,18 @@ def _answer(response: Mapping[str, Any] | None) -> Any:
 
 
 def usage_of(raw: Any) -> Usage | None:
-    """Usage in disjoint buckets: cached tokens are inside `prompt_tokens` here."""
-    if not isinstance(raw, Mapping) or not isinstance(raw.get("prompt_tokens"), int):
+    """Usage in disjoint buckets: cached tokens are inside `prompt_tokens` here. None if there are no counts."""
+    if not isinstance(raw, Mapping):
         return None
     details = raw.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    output = raw.get("completion_tokens")
-    return Usage(
-        fresh_input_tokens=max(0, raw["prompt_tokens"] - (cached or 0)),
-        cache_read_tokens=cached if isinstance(cached, int) else None,
-        output_tokens=output if isinstance(output, int) else None,
-    )
+    given = _count(raw.get("prompt_tokens"))
+    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    output = _count(raw.get("completion_tokens"))
+    if given is None and output is None:
+        return None
+    fresh = None if given is None else max(0, given - (cached or 0))
+    return Usage(fresh_input_tokens=fresh, cache_read_tokens=cached, output_tokens=output)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40 else None
