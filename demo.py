@@ -79,7 +79,7 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
         progress=progress,
     )
     plans = {}
-    for workload in (MAIN, BESIDE):
+    for workload in (BESIDE, MAIN):  # the answer's plan last: the newest plan is what others show first
         bar = Progress(f"plan {workload}", 0, "simulations")
         plans[workload] = plan_named(
             workload,

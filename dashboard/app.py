@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import streamlit as st
+from PIL import Image
 
 from kvmill.dashboard.parts import open_store
 
 HERE = Path(__file__).parent / "app_pages"
 
-st.set_page_config(page_title="kvmill", page_icon=":material/memory:", layout="wide")
+# A picture made here: an icon given by name would be fetched from another host.
+st.set_page_config(page_title="kvmill", page_icon=Image.new("RGB", (32, 32), "#0072B2"), layout="wide")
 page = st.navigation(
     [
         st.Page(HERE / "overview.py", title="Overview", icon=":material/home:", default=True),

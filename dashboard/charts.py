@@ -102,14 +102,17 @@ def against_kv(rows: Rows, value: str, title: str, *, percent: bool = False) -> 
 
 def kv_over_turns(rows: Rows) -> alt.Chart:
     """Mean KV rows after each turn, one line per policy; dashes tell keep ratios of one colour apart."""
+    labels = sorted({keep_of(row["policy"]) or "full" for row in rows}, key=lambda label: (label != "full", label))
     return (
         alt.Chart(_data(rows, ("turn", "kv_tokens")))
-        .mark_line(point=True)
+        .mark_line()
         .encode(
             x=alt.X("turn:Q", title="turn", axis=alt.Axis(tickMinStep=1)),
-            y=alt.Y("kv_tokens:Q", title="KV in use after the turn (tokens, mean over trajectories)"),
+            y=alt.Y("kv_tokens:Q", title="KV after the turn (tokens, mean)"),
             color=_group(rows)["color"],
-            strokeDash=alt.StrokeDash("label:N", title="keep"),
+            strokeDash=alt.StrokeDash(
+                "label:N", title="keep", sort=labels, legend=alt.Legend(symbolType="stroke", symbolSize=300)
+            ),
             detail="policy:N",
             tooltip=[
                 alt.Tooltip("policy:N"),
@@ -132,7 +135,7 @@ def gpus_needed(rows: Rows) -> alt.LayerChart:
         .mark_bar(opacity=0.85)
         .encode(
             y=y,
-            x=alt.X("gpus:Q", title="GPUs needed (simulated)", axis=alt.Axis(tickMinStep=1)),
+            x=alt.X("gpus:Q", title="GPUs needed (simulated)", axis=alt.Axis(tickMinStep=1, format="d")),
             color=alt.Color(
                 "group:N",
                 legend=None,
@@ -152,7 +155,7 @@ def gpus_needed(rows: Rows) -> alt.LayerChart:
 def p95_by_fleet(rows: Rows, metric: str, limit_s: float | None) -> alt.LayerChart:
     """p95 TTFT or TPOT against fleet size: mean and range over the replications, the SLO as a red line."""
     name = metric.upper()
-    x = alt.X("gpus:Q", title="GPUs", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(zero=False))
+    x = alt.X("gpus:Q", title="GPUs", axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(zero=False))
     data = alt.Data(values=[dict(row) for row in rows if row.get(f"{metric}_p95_s") is not None])
     tip = [
         alt.Tooltip("gpus:Q", title="GPUs"),

@@ -34,8 +34,9 @@ def newest_runs(store: Store, limit: int = 10) -> Rows:
 
 
 def run_ids(store: Store, kind: str, table: str) -> list[str]:
-    """Runs of a kind that have rows in a table, newest first."""
-    return [run.run_id for run in store.runs(kind) if any(entry.table == table for entry in run.files)]
+    """Runs of a kind that have rows in a table: complete ones first, newest first."""
+    runs = [run for run in store.runs(kind) if any(entry.table == table for entry in run.files)]
+    return [run.run_id for run in sorted(runs, key=lambda run: run.state != "complete")]
 
 
 def measured(store: Store, run_id: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import streamlit as st
 
 from kvmill.dashboard import charts, queries
 from kvmill.dashboard.parts import damage_shown, legend, number, open_store
+from kvmill.replay.policies.registry import HEADLINE_POLICY
 
 COLUMNS = {
     "policy": "policy",
@@ -38,7 +39,7 @@ with damage_shown(store):
     info = store.info(run)
 
 first = rows[0]
-st.caption(f"{first['workload']} · {first['model']} on {first['gpu']} · run {run}")
+st.caption(f"{first['workload']} · {first['model']} on {first['gpu'].upper()} · run {run}")
 if answer:
     st.success(answer)
 st.subheader("GPUs needed · simulated")
@@ -46,9 +47,10 @@ st.altair_chart(charts.gpus_needed(rows), width="stretch")
 st.caption("Bars: smallest fleet whose mean keeps the promise. Lines: from the smallest not refuted to the first sure.")
 
 names = [row["policy"] for row in rows]
-chosen = st.selectbox("Policy", names, index=len(names) - 1) or names[-1]
+spoken_of = names.index(HEADLINE_POLICY) if HEADLINE_POLICY in names else len(names) - 1
+chosen = st.selectbox("Policy", names, index=spoken_of) or names[-1]
 row = rows[names.index(chosen)]
-columns = st.columns(4)
+columns = st.columns(3)
 columns[0].metric("GPUs needed · simulated", number(row.get("gpus")))
 columns[1].metric(
     "GPUs saved · simulated",
@@ -56,7 +58,7 @@ columns[1].metric(
     help=f"95 % interval {number(row.get('gpus_saved_low'))} to {number(row.get('gpus_saved_high'))}",
 )
 columns[2].metric("USD per month · assumed price", number(row.get("cost_per_month")))
-columns[3].metric("What binds · simulated", row.get("binding_constraint") or "–")
+st.write(f"What binds (simulated): {row.get('binding_constraint') or 'nothing was simulated'}.")
 if not row.get("feasible"):
     st.warning("No fleet of the sizes tried keeps the promise under this policy.")
 model = row.get("quality_model")

@@ -50,7 +50,7 @@ left, right = st.columns(2)
 if any(row.get("answer_accuracy") is not None for row in policies):
     left.subheader("Answer accuracy · measured")
     left.altair_chart(charts.against_kv(policies, "answer_accuracy", "answer accuracy", percent=True), width="stretch")
-    right.subheader("Log-likelihood of the right answer · measured")
+    right.subheader("Log-likelihood · measured")
     paired = [row | ({"answer_ll_difference": 0.0} if row["policy"] == "full" else {}) for row in policies]
     right.altair_chart(
         charts.against_kv(paired, "answer_ll_difference", "log p(right answer), minus full (nats, paired)"),

@@ -22,6 +22,7 @@ else:
     st.info("No plan yet. Plan a fleet and the answer appears here.", icon=":material/info:")
 
 if rows:
+    st.caption(f"{rows[0]['workload']}, {rows[0]['model']}: plan {plans[0]}")
     columns = st.columns(len(rows[:4]))
     for column, row in zip(columns, rows[:4], strict=True):
         low, high = row.get("gpus_saved_low"), row.get("gpus_saved_high")
@@ -29,7 +30,7 @@ if rows:
         interval = f" ({number(low)} to {number(high)})" if low is not None and high is not None else ""
         column.metric(
             f"{row['policy']} · simulated",
-            f"{number(row.get('gpus'))} × {row['gpu']}",
+            f"{number(row.get('gpus'))} × {row['gpu'].upper()}",
             delta=f"{number(saved)} saved{interval}" if saved else None,
             help="GPUs needed to keep the promise, and GPUs saved against `full` with the 95 % interval.",
         )

@@ -49,7 +49,7 @@ def test_overview_leads_with_the_newest_answer_and_lists_runs(own_store: Path):
     app = open_page("overview")
     assert app.success[0].value.startswith(f"With `{fabricate.DELAYED}` long-agents needs **14 × H200 instead of 27**")
     assert "not with the planned qwen3.5-27b: answer accuracy 75% → 50%" in app.success[0].value
-    assert [metric.value for metric in app.metric] == ["27 × h200", "14 × h200", "12 × h200"]
+    assert [metric.value for metric in app.metric] == ["27 × H200", "14 × H200", "12 × H200"]
     assert all("simulated" in metric.label for metric in app.metric)
     assert app.metric[1].delta == "13 saved (12 to 14)"
     listed = app.dataframe[0].value
@@ -71,10 +71,11 @@ def test_compare_says_what_was_measured_with_what_and_warns_about_few_trajectori
     assert figures.loc[fabricate.BOUNDARY, "trajectories"] == 4
 
 
-def test_compare_shows_the_run_that_is_chosen(own_store: Path):
+def test_compare_shows_the_newest_complete_run_and_then_the_one_that_is_chosen(own_store: Path):
     store = Store.open(own_store)
     older = fabricate.replay(store, trajectories=3)
     fabricate.replay(store, trajectories=5)
+    fabricate.replay(store, trajectories=1, state="incomplete")
     app = open_page("compare")
     assert "Only 5 trajectories" in words(app)
     app.selectbox[0].set_value(older).run()
@@ -86,13 +87,14 @@ def test_capacity_shows_the_policy_that_is_picked(own_store: Path):
     store = Store.open(own_store)
     fabricate.plan(store)
     app = open_page("capacity")
-    app.selectbox[1].set_value(fabricate.DELAYED).run()
+    assert app.selectbox[1].value == fabricate.DELAYED, "the one the sentence speaks of"
+    app.selectbox[1].set_value(fabricate.BOUNDARY).run()
     assert not app.exception
     by_label = {metric.label: metric.value for metric in app.metric}
-    assert by_label["GPUs needed · simulated"] == "14"
-    assert by_label["GPUs saved · simulated"] == "13"
-    assert by_label["USD per month · assumed price"] == "28,000"
-    assert by_label["What binds · simulated"] == "KV blocks"
+    assert by_label["GPUs needed · simulated"] == "12"
+    assert by_label["GPUs saved · simulated"] == "15"
+    assert by_label["USD per month · assumed price"] == "24,000"
+    assert "What binds (simulated): KV blocks." in words(app)
     assert "Quality was measured with smollm2-135m" in words(app)
     assert list(app.dataframe[-1].value["value"]) == ["400 agents (assumed)", "0.33 ms per step (assumed)"]
 
