@@ -39,6 +39,7 @@ TORCH_FREE = {
 TORCH_FREE_FOLDERS = ("traces", "simulator", "dashboard")
 HEAVY_MODEL_STACK = {"torch", "triton", "transformers"}
 BARE_GPU_MACHINE = {"torch", "triton", "transformers", "pyarrow"}
+NOT_SOURCE = ("tests", "docs", "build", "dist")
 MEDIAN_LINES, MOST_LINES = 120, 350
 
 
@@ -52,10 +53,11 @@ def modules() -> dict[str, Path]:
     return out
 
 
+@cache
 def source_folders() -> list[Path]:
-    skipped = {"tests", "docs", "build", "dist"}
-    packages = [p.parent for p in ROOT.rglob("__init__.py") if not any(q.startswith(".") for q in p.parts)]
-    return sorted(f for f in packages if f != ROOT and f.relative_to(ROOT).parts[0] not in skipped)
+    """Every folder with an `__init__.py`, the root and the tests apart."""
+    tops = [f for f in ROOT.iterdir() if f.is_dir() and f.name[0] != "." and f.name not in NOT_SOURCE]
+    return sorted(init.parent for top in tops for init in top.rglob("__init__.py"))
 
 
 def imports(name: str, *, top_only: bool = False) -> Iterator[str]:
