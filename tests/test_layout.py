@@ -60,8 +60,13 @@ def source_folders() -> list[Path]:
     return sorted(init.parent for top in tops for init in top.rglob("__init__.py"))
 
 
-def imports(name: str, *, top_only: bool = False) -> Iterator[str]:
+@cache
+def imports(name: str, top_only: bool = False) -> tuple[str, ...]:
     """What a module imports, absolute; `top_only` leaves out imports inside functions and TYPE_CHECKING."""
+    return tuple(_imports(name, top_only))
+
+
+def _imports(name: str, top_only: bool) -> Iterator[str]:
     path = modules()[name]
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in walk(ast.parse(path.read_text()), top_only):
@@ -86,7 +91,7 @@ def walk(node: ast.AST, top_only: bool) -> Iterator[ast.AST]:
 
 
 def ours(name: str, *, top_only: bool = False) -> set[str]:
-    return {found for found in imports(name, top_only=top_only) if found in modules()} - {name}
+    return {found for found in imports(name, top_only) if found in modules()} - {name}
 
 
 def part(name: str) -> str:
@@ -168,7 +173,7 @@ def reached(name: str) -> frozenset[str]:
             continue
         seen.add(here)
         todo += ours(here, top_only=True)
-        outside |= {f.split(".")[0] for f in imports(here, top_only=True) if f not in modules()}
+        outside |= {f.split(".")[0] for f in imports(here, True) if f not in modules()}
     return frozenset(outside - {"kvmill"})
 
 
