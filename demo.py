@@ -75,7 +75,7 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
         latency_trajectories=[trajectory.id for trajectory in choose(chosen, 1)],
         latency_repeats=size.repeats,
         latency_last_turns=size.timed_turns,
-        config={"traces": BESIDE, "limit": len(chosen)},
+        config={"traces": "samples", "limit": len(chosen)},
         progress=progress,
     )
     plans = {}

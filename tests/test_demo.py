@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import fabricate
@@ -93,3 +95,19 @@ def test_exit_codes_follow_failed_cells_and_feasibility(found):
         finish(found | {"plans": none})
     assert caught.value.constraint == "KV blocks"
     finish(found | {"plans": [*none[:2], found["plans"][2]]})
+
+
+@pytest.mark.slow
+def test_the_quick_demo_end_to_end(tmp_path: Path):
+    """The real thing, with the real model: three minutes on two cores."""
+    command = [sys.executable, "-m", "kvmill", "demo", "--quick", "--json", "--store", str(tmp_path / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stderr
+    out = json.loads(done.stdout, parse_constant=pytest.fail)
+    by_policy = {row["policy"]: row for row in out["policies"]}
+    assert set(by_policy) == set(QUICK_POLICIES)
+    assert all(row["status"]["failed"] == 0 and row["turn_s"] is not None for row in out["policies"])
+    assert by_policy[HEADLINE_POLICY]["kv_tokens_peak"] < by_policy["full"]["kv_tokens_peak"]
+    assert [row["policy"] for row in out["plans"]] == list(PLANNED)
+    assert f"`{HEADLINE_POLICY}`" in out["answer"]
+    assert Store.open(tmp_path / "store").check() == []
