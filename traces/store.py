@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     import duckdb
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
-_QUERY_TRIES = 3
+_BEGINNING_S = 60.0
+_TRIES = 50  # of a reader that runs into writers
 
 
 class Store:
@@ -101,7 +103,7 @@ class Store:
 
     def runs(self, kind: str | None = None, state: str | None = None) -> list[RunInfo]:
         """All runs, newest first."""
-        found = [manifest.read(path.parent) for path in self.path.glob(f"runs/*/{manifest.NAME}")]
+        found = [manifest.read(path.parent) for path in self.path.glob(f"runs/*/{manifest.NAME}") if path.exists()]
         chosen = [run for run in found if kind in (None, run.kind) and state in (None, run.state)]
         return sorted(chosen, key=lambda run: (run.created_at, run.run_id), reverse=True)
 
@@ -121,46 +123,53 @@ class Store:
 
         A run that ends later replaces its files: connect again, or use `query`, which does.
         """
-        runs = self.runs()
-        return views.connect(runs, {run.run_id: self.folder(run.run_id) for run in runs})
+        return self._connect(self.runs())
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> pa.Table:
         """The answer to one question over the views. Errors of the SQL itself are DuckDB's."""
         import duckdb
 
-        for attempt in range(_QUERY_TRIES):
+        for _ in range(_TRIES):
+            runs = self.runs()
             try:
-                with self.connect() as connection:
+                with self._connect(runs) as connection:
                     relation = connection.sql(sql, params=list(params) or None)
                     return relation.to_arrow_table() if relation is not None else pa.table({})
             except (UserError, duckdb.IOException, duckdb.InvalidInputException) as error:
-                # A run that ended in between has swapped its files: read the manifests again, then look for damage.
-                if attempt + 1 < _QUERY_TRIES and not isinstance(error, duckdb.InvalidInputException):
-                    continue
+                if self.runs() != runs:
+                    continue  # a run that ended in between has swapped its files
                 problems = self.check()
                 if isinstance(error, UserError) or not problems:
                     raise
                 raise UserError(f"{problems[0]}; run `kvmill store check`") from None
-        raise AssertionError("unreachable")
+        raise UserError(f"{self.path} changes faster than it can be read; try again when fewer runs write to it")
+
+    def _connect(self, runs: Sequence[RunInfo]) -> duckdb.DuckDBPyConnection:
+        return views.connect(runs, {run.run_id: self.folder(run.run_id) for run in runs})
 
     def check(self) -> list[str]:
         """Problems in words: damaged manifests, missing, torn or unlisted files. Empty if all is well."""
-        problems = []
-        for folder in sorted(self.path.glob("runs/*/")):
+        return [problem for folder in sorted(self.path.glob("runs/*/")) for problem in self._check(folder)]
+
+    def _check(self, folder: Path) -> list[str]:
+        for _ in range(_TRIES):
+            if not (folder / manifest.NAME).exists():
+                left = _left_behind(folder)
+                return [f"no manifest in {folder}; `kvmill store compact` removes the folder"] if left else []
             try:
                 info = manifest.read(folder)
             except UserError as error:
-                problems.append(str(error))
-                continue
-            for entry in info.files:
-                problem = segments.problem(folder / entry.path, entry.rows, entry.bytes)
-                problems += [f"{problem} (run {info.run_id})"] if problem else []
+                return [str(error)]
+            broken = [segments.problem(folder / entry.path, entry.rows, entry.bytes) for entry in info.files]
+            problems = [f"{problem} (run {info.run_id})" for problem in broken if problem]
             problems += [
                 f"unlisted file {path} (run {info.run_id}): left by a killed process; `kvmill store compact` removes it"
                 for path in _unlisted(folder, info)
-                if info.state != "running" or not locks.busy(folder)
+                if not locks.busy(folder) and path.exists()
             ]
-        return problems
+            if not problems or manifest.read(folder) == info:
+                return problems
+        return []  # never the same twice: it is being written, and so not damaged
 
     def compact(self) -> int:
         """Merge the segments of finished runs and drop unlisted files. Returns the number of files removed.
@@ -169,11 +178,11 @@ class Store:
         """
         removed = 0
         for folder in sorted(self.path.glob("runs/*/")):
-            held = locks.holds(folder)
-            if not locks.acquire(folder):
+            held, left = locks.holds(folder), _left_behind(folder)
+            if not (left or (folder / manifest.NAME).exists()) or not locks.acquire(folder):
                 continue
             try:
-                if not (folder / manifest.NAME).exists():
+                if left:
                     removed += sum(1 for path in folder.iterdir() if path.name != locks.NAME)
                     shutil.rmtree(folder)
                     continue
@@ -314,6 +323,15 @@ class Run:
 def _lock(folder: Path) -> None:
     if not locks.acquire(folder):
         raise UserError(f"run {folder.name} is being written by another process; wait for it or start a new run")
+
+
+def _left_behind(folder: Path) -> bool:
+    """Whether a folder without a manifest is a killed process's, and not one that is just being begun."""
+    try:
+        idle = time.time() - folder.stat().st_mtime > _BEGINNING_S
+    except FileNotFoundError:
+        return False
+    return idle and not (folder / manifest.NAME).exists()
 
 
 def _unlisted(folder: Path, info: RunInfo) -> list[Path]:

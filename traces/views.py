@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from .tables import SCHEMAS
 if TYPE_CHECKING:
     import duckdb
 
+_WILDCARD = re.compile(r"([*?\[])")
 RUNS = pa.schema(
     [
         *[(name, pa.string()) for name in ("run_id", "kind", "state", "config")],
@@ -43,13 +45,13 @@ def connect(runs: Sequence[RunInfo], folder_of: dict[str, Path]) -> duckdb.DuckD
             path = folder_of[info.run_id] / entry.path
             if not path.is_file():
                 raise missing(path, info.run_id)
-            files.setdefault(entry.table, []).append(str(path))
+            files.setdefault(entry.table, []).append(_WILDCARD.sub(r"[\1]", str(path)).replace("'", "''"))
     views = []
     for name, schema in SCHEMAS.items():
         typed = ", ".join(f'NULL::{_sql_type(f.type)} AS "{f.name}"' for f in schema)
         body = f"SELECT {typed} WHERE false"
         if files[name]:
-            listed = ", ".join("'" + path.replace("'", "''") + "'" for path in files[name])
+            listed = ", ".join(f"'{path}'" for path in files[name])
             body += f" UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], union_by_name = true)"
         views.append(f"CREATE VIEW {name} AS {body};")
     connection.execute("\n".join(views))

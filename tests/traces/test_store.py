@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -203,12 +205,15 @@ def test_compact_drops_what_killed_processes_left_but_nothing_listed(tmp_path: P
     folder = tmp_path / "runs" / run.id
     (folder / ".cells.9.parquet.1.tmp").write_bytes(b"half")
     (folder / "cells.9.parquet").write_bytes(b"never listed")
-    (tmp_path / "runs" / "replay-killed").mkdir()
+    for name, age_s in (("replay-killed", 3600), ("replay-beginning", 0)):
+        (tmp_path / "runs" / name).mkdir()
+        os.utime(tmp_path / "runs" / name, (time.time() - age_s,) * 2)
     assert len(store.check()) == 3
     assert store.query("select count(*) n from cells").to_pylist() == [{"n": 1}]
     assert store.compact() == 2
     assert store.check() == []
     assert store.compact() == 0
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == [run.id, "replay-beginning"]
     assert store.query("select count(*) n from cells").to_pylist() == [{"n": 1}]
 
 
@@ -236,6 +241,35 @@ def test_a_run_has_one_writing_process(tmp_path: Path) -> None:
     assert "is being written by another process" in refused.stderr
     run.finish("incomplete")
     assert subprocess.run(other, capture_output=True, check=False).returncode == 0
+
+
+def test_a_folder_name_is_never_a_pattern(tmp_path: Path) -> None:
+    for name in ("a[1]b", "what's *this*?"):
+        store = Store.open(tmp_path / name)
+        store.begin("replay", {}).add({"cells": [cell(name)]}, key="x")
+        assert store.query("select trajectory_id t from cells").to_pylist() == [{"t": name}]
+
+
+def test_readers_see_whole_runs_while_others_write(tmp_path: Path) -> None:
+    code = """
+import sys
+import time
+from kvmill.traces.store import Store
+for n in range(6):
+    run = Store.open(sys.argv[1]).begin("replay", {})
+    for key in range(4):
+        run.add({"cells": [{"turns": key}]}, key=str(key))
+    run.finish()
+"""
+    store, last = Store.open(tmp_path), 0
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as writer:
+        while writer.poll() is None:
+            now = store.query("select count(*) n from cells")["n"][0].as_py()
+            assert now >= last
+            assert store.check() == []
+            last = now
+    assert writer.returncode == 0
+    assert store.query("select count(*) n from cells")["n"][0].as_py() == 24
 
 
 def test_a_store_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
