@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples every time, however busy the machine is: a red test means a change, not luck.
+settings.register_profile("kvmill", deadline=None, derandomize=True)
+settings.load_profile("kvmill")
 
 os.environ["KVMILL_QUIET"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
