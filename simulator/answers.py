@@ -243,9 +243,15 @@ def plan_text(found: Mapping[str, Any]) -> str:
         rows, {"policy": "policy", "gpus": "GPUs", "verdict": "verdict"} | {k: f"{k} s" for k in found["slo"]}
     )
     body = table(table_rows(found["plans"]), COLUMNS)
-    return (
-        f"{found['answer']}\n\n{body}\n\nFleet sizes looked at (mean, 95 % interval):\n{sizes}\n\n{assumed_text(found)}"
-    )
+    shapes = f"\n\nGPUs if the workload were shaped otherwise:\n{shapes_text(found)}" if found["other_shapes"] else ""
+    looked = f"Fleet sizes looked at (mean, 95 % interval):\n{sizes}"
+    return f"{found['answer']}\n\n{body}{shapes}\n\n{looked}\n\n{assumed_text(found)}"
+
+
+def shapes_text(found: Mapping[str, Any]) -> str:
+    """The answer for other shapes of the workload, one line each."""
+    policies = {name: name for row in found["other_shapes"] for name in row if name != "what"}
+    return table(found["other_shapes"], {"what": "if"} | policies)
 
 
 def _interval(level: Sequence[float]) -> str:

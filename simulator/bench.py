@@ -18,11 +18,15 @@ MOST_WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Scenario `index` of the bench, on machines `slowdown` times slower, with `extra_turns` beyond its own."""
+    """Scenario `index` of the bench, on machines `slowdown` times slower, with `extra_turns` beyond its own, with
+    `growth` times its tokens beyond the prefix, and with or without its `shared` prefix.
+    """
 
     index: int
     slowdown: float = 1.0
     extra_turns: float = 0.0
+    growth: float = 1.0
+    shared: bool = True
 
 
 Job = tuple[Variant, int, int]  # variant, replicas, seed
@@ -41,8 +45,14 @@ class Shelf:
         if variant == Variant(variant.index):
             return plain
         if self.last is None or self.last[0] != variant:
-            extra = (1 + plain.extra_turns) * (1 + variant.extra_turns) - 1
-            self.last = (variant, replace(plain, slowdown=plain.slowdown * variant.slowdown, extra_turns=extra))
+            slowdown = plain.slowdown * variant.slowdown
+            if replace(variant, slowdown=1.0) == Variant(variant.index):
+                scenario = replace(plain, slowdown=slowdown, twin=plain)
+            else:
+                load = plain.workload.reshaped(variant.growth, variant.shared)
+                extra = (1 + plain.extra_turns) * (1 + variant.extra_turns) - 1
+                scenario = replace(plain, workload=load, slowdown=slowdown, extra_turns=extra)
+            self.last = (variant, scenario)
         return self.last[1]
 
     def run(self, job: Job) -> SimResult:

@@ -8,7 +8,6 @@ or faster than modelled, and how many more turns would eat the saving.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,17 @@ import numpy as np
 from ..replay.policies.registry import parse_policies
 from ..replay.profile import PolicyProfile
 from .bench import Bench, Variant
-from .cost import HELD_OUT_ERROR, Deployment, fit_tp
+from .cost import Deployment, fit_tp
 from .geometry import Geometry
 from .hardware import Gpu
 from .report import averaged, described, quality
 from .run import TURNS, Scenario, SimResult
-from .search import Side, bracket, levels, mean_meets, smallest, verdict
+from .search import Side, bracket, levels, verdict
+from .sensitivity import moved, other_shapes
 from .slo import Slo
 from .workload import Workload
 
 HOURS_PER_MONTH = 730
-MOST_GROWTH = 4.0  # extra turns beyond which break-even is not looked for
-GROWTH_STEP = 0.1
 
 
 def plan(
@@ -71,6 +69,7 @@ def plan(
             | (moved(bench, side, sides[0], seeds, most) if sensitivity else {})
             for i, (text, side) in enumerate(zip(texts, sides, strict=True))
         ]
+        shapes = other_shapes(bench, sides, seeds, most) if sensitivity and workload.declared else []
     if record is not None:
         for side, scenario in zip(sides, scenarios, strict=True):
             for result in (found for results in side.results.values() for found in results):
@@ -79,6 +78,7 @@ def plan(
         "slo": {s.key: s.limit_s for s in slo},
         "workload": workload.name,
         **described(scenarios[0], replications, seed),
+        "other_shapes": shapes,
         "plans": rows,
     }
 
@@ -126,43 +126,6 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
     happened = averaged(side.results[at])
     happened["binding_constraint"] = (one_fewer or side.results[at])[0].binding_constraint
     return row | {k: v for k, v in happened.items() if k != "gpus"} | quality(profile, scenario.deployment.geometry)
-
-
-def moved(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most: int) -> dict[str, Any]:
-    """How the answer moves: with machines slower or faster by the model's error, and with more turns."""
-    if side.count is None:
-        return {}
-    few, tp, count = list(seeds[:3]), bench.scenarios[0].deployment.tp, side.count
-    slos = bench.scenarios[0].slos
-
-    def size(factor: float, low: int, high: int) -> int | None:
-        variant = replace(side.variant, slowdown=factor)
-        return smallest(lambda n: mean_meets(bench.run(variant, n, few), slos), low, high, count, stride=1)
-
-    slower = size(1 + HELD_OUT_ERROR, count, most)
-    faster = size(1 - HELD_OUT_ERROR, 1, count) or count
-    row: dict[str, Any] = {"gpus_if_slower": _gpus(slower, tp), "gpus_if_faster": _gpus(faster, tp)}
-    if side is not full and full.count is not None:
-        row["turns_break_even"] = break_even(bench, side, full.count, few[:2])
-    return row
-
-
-def break_even(bench: Bench, side: Side, replicas: int, seeds: Sequence[int]) -> float:
-    """The relative growth in turns up to which the policy needs no more than `replicas`, the size of `full`.
-
-    0 when nothing is saved; `MOST_GROWTH` when it is not reached by then.
-    """
-    if side.count is None or side.count >= replicas:
-        return 0.0
-    slos = bench.scenarios[0].slos
-    steps = round(MOST_GROWTH / GROWTH_STEP)
-
-    def too_much(step: int) -> bool:
-        variant = replace(side.variant, extra_turns=step * GROWTH_STEP)
-        return not mean_meets(bench.run(variant, replicas, seeds), slos)
-
-    first = smallest(too_much, 1, steps, round((replicas / side.count - 1) / GROWTH_STEP))
-    return MOST_GROWTH if first is None else round((first - 1) * GROWTH_STEP, 2)
 
 
 def _gpus(replicas: int | None, tp: int) -> int | None:

@@ -19,6 +19,7 @@ from .workload import Workload
 
 TURNS = 6000  # measured turns of one replication, about
 WARM_UP = 0.25  # of the measured time, before it
+LIGHT_LOAD = 0.3  # share of time busy, below which waiting is no cause
 MISS_SHARE = 0.01  # turns that find their cache gone, beyond which residency is said to bind
 
 
@@ -34,6 +35,7 @@ class Scenario:
     slowdown: float = 1.0
     turns: int = TURNS
     law: CostModel | None = None  # instead of the deployment's roofline: for closed forms
+    twin: Scenario | None = None  # the same but for the slowdown: its plans are reused
 
     @cached_property
     def cost(self) -> CostModel:
@@ -43,7 +45,7 @@ class Scenario:
     @cached_property
     def load(self) -> Workload:
         """The workload with the policy's extra turns."""
-        return self.workload.grown(self.extra_turns)
+        return self.workload.grown(self.extra_turns, self.deployment.geometry.max_positions)
 
     @cached_property
     def positions(self) -> Positions:
@@ -59,7 +61,9 @@ class Scenario:
     def plan_of(self, index: int) -> SessionPlan:
         """The session's plan, made once."""
         plans: dict[int, SessionPlan] = self.__dict__.setdefault("plans", {})
-        if index not in plans:
+        if index not in plans and self.twin is not None:
+            plans[index] = self.twin.plan_of(index).slowed(self.slowdown / self.twin.slowdown)
+        elif index not in plans:
             plan = compile_session(self.load.sessions[index], parse_policy(self.policy), self.deployment, self.cost)
             assert plan is not None, "positions.usable lists only sessions that fit"
             plans[index] = plan
@@ -244,4 +248,5 @@ def binding(result: SimResult, scenario: Scenario) -> str:
         return f"KV blocks: {nearest}{result.miss_share:.1%} of turns find their cache gone"
     spent = {name: result.shares[name] for name in SPENT_ON}
     biggest = max(spent, key=lambda name: spent[name])
-    return f"{SPENT_ON[biggest]}: {nearest}{spent[biggest]:.0%} of busy time"
+    alone = "; long prompts are slow even alone (raise --tp)" if result.busy_share < LIGHT_LOAD and nearest else ""
+    return f"{SPENT_ON[biggest]}: {nearest}{spent[biggest]:.0%} of busy time{alone if biggest == 'prefill' else ''}"

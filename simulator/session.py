@@ -10,7 +10,7 @@ queries, activities) is reserved for the whole decode and kept until the compact
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..replay.policies.base import Policy, SegmentSize, TurnSizes, split_turns
 from .blocks import blocks_for
@@ -30,6 +30,15 @@ class SessionSpec:
     shared: int = 0
     start_s: float | None = None
     begin: int = 0
+
+    def scaled(self, factor: float) -> SessionSpec:
+        """With all segments but the prefix `factor` times as long, a token at least."""
+        return replace(self, segments=tuple(s if s.kind == "prefix" else _scaled(s, factor) for s in self.segments))
+
+
+def _scaled(segment: SegmentSize, factor: float) -> SegmentSize:
+    tokens = max(1, round(segment.tokens * factor))
+    return replace(segment, tokens=tokens, protected=min(segment.protected, tokens), protected_at=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,10 @@ class SessionPlan:
     def rows(self, turn: int) -> int:
         """Rows held when turn `turn` has been decoded (its last token is fed with the next turn)."""
         return self.after[turn] + self.out[turn] - 1
+
+    def slowed(self, factor: float) -> SessionPlan:
+        """The same on a machine whose compactions take `factor` times as long."""
+        return replace(self, pay=[s * factor for s in self.pay], repay=[s * factor for s in self.repay])
 
     def blocks(self, turn: int, rows: int) -> int:
         """Blocks of the session itself when it decodes turn `turn` on `rows` rows, the shared prefix left out."""

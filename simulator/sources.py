@@ -21,7 +21,7 @@ from ..traces.trajectory import Request, Trajectory
 from .lengths import family_scales, measured_contexts, segments_of
 from .requestlog import sessions as sessions_of
 from .session import SessionSpec
-from .workload import Z90, Workload, lognormal, long_agents, segment
+from .workload import Z90, Workload, lognormal, long_agents
 
 BUNDLED = ("long-agents", "samples")
 DEFAULT_AGENTS = 400
@@ -106,7 +106,7 @@ def finish(load: Workload, fill: Fill, seed: int) -> Workload:
     assumed = list(load.assumed)
     load = _with_waits(load, fill, seed, assumed)
     if fill.scale_tokens is not None and fill.scale_tokens != 1:
-        load = replace(load, sessions=tuple(_scaled(s, fill.scale_tokens) for s in load.sessions))
+        load = replace(load, sessions=tuple(s.scaled(fill.scale_tokens) for s in load.sessions))
         assumed.append(f"all segments but the prefix scaled by {fill.scale_tokens:g}")
     agents, rate = load.agents, load.rate
     if fill.agents is not None or fill.rate is not None:
@@ -149,11 +149,6 @@ def _with_waits(load: Workload, fill: Fill, seed: int, assumed: list[str]) -> Wo
         specs.append(replace(s, waits=waits))
     assumed.append(f"tool waits log-normal, p50 {law[0]:g} s, p90 {law[1]:g} s")
     return replace(load, sessions=tuple(specs))
-
-
-def _scaled(spec: SessionSpec, factor: float) -> SessionSpec:
-    parts = tuple(s if s.kind == "prefix" else segment(s.kind, max(1, round(s.tokens * factor))) for s in spec.segments)
-    return replace(spec, segments=parts)
 
 
 def _no_prefix(fill: Fill, name: str) -> None:

@@ -23,7 +23,7 @@ STRUCTURAL_TOKENS = 2  # opening and closing markup per segment, where there is 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Sessions, and one of `agents`, `rate` (sessions per second) or recorded starts."""
+    """Sessions, and one of `agents`, `rate` (sessions per second) or recorded starts. `declared`: its laws."""
 
     name: str
     sessions: tuple[SessionSpec, ...]
@@ -31,7 +31,7 @@ class Workload:
     rate: float | None = None
     assumed: tuple[str, ...] = ()
     lengths_from: str = "declared"
-    facts: dict[str, Any] = field(default_factory=dict)
+    declared: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.sessions:
@@ -46,26 +46,39 @@ class Workload:
         """closed, open or recorded."""
         return "closed" if self.agents else "open" if self.rate else "recorded"
 
-    def grown(self, extra_turns: float) -> Workload:
+    def grown(self, extra_turns: float, window: int) -> Workload:
         """Every session with 1 + extra_turns times its turns (its own turns again), and as many tasks per second:
-        a closed workload then has more agents at work. Contexts grow with the turns, up to the model's window.
+        a closed workload then has more agents at work. Contexts grow with the turns, up to the model's `window`.
         """
         if extra_turns <= 0:
             return self
         agents = None if self.agents is None else round(self.agents * (1 + extra_turns))
-        return replace(self, sessions=tuple(_longer(s, extra_turns) for s in self.sessions), agents=agents)
+        return replace(self, sessions=tuple(_longer(s, extra_turns, window) for s in self.sessions), agents=agents)
+
+    def reshaped(self, growth: float, shared: bool) -> Workload:
+        """With all segments but the prefix scaled by `growth`, and with or without the shared part of the prefix."""
+        if growth == 1 and shared:
+            return self
+        return replace(
+            self, sessions=tuple(replace(s.scaled(growth), shared=s.shared if shared else 0) for s in self.sessions)
+        )
 
 
-def _longer(spec: SessionSpec, extra: float) -> SessionSpec:
+def _longer(spec: SessionSpec, extra: float, window: int) -> SessionSpec:
     turns = split_turns(spec.segments)
     again = turns[1:] or turns
+    tools = [turn.tool for turn in turns if turn.tool]
+    typical = tools[len(tools) // 2 : len(tools) // 2 + 1]
     segments, waits = list(spec.segments), list(spec.waits)
+    total = sum(s.tokens for s in segments)
     for i in range(round(len(turns) * extra)):
-        turn = again[i % len(again)]
-        if segments[-1].kind == "assistant":  # a last turn without a tool response gets the typical one of its session
-            tools = [t.tool for t in turns if t.tool]
-            segments += tools[len(tools) // 2 : len(tools) // 2 + 1]
-        segments += [s for s in turn.segments() if s.kind != "prefix"]
+        if total > window:
+            break
+        more = [s for s in again[i % len(again)].segments() if s.kind != "prefix"]
+        if segments[-1].kind == "assistant":  # the last turn had no tool response to begin another turn from
+            more = typical + more
+        segments += more
+        total += sum(s.tokens for s in more)
         waits.append(spec.waits[(i + 1) % len(spec.waits)])
     return replace(spec, segments=tuple(segments), waits=tuple(waits))
 
@@ -111,7 +124,7 @@ LONG_AGENTS = {
 }
 
 
-def long_agents(seed: int, sessions: int = 600) -> Workload:
+def long_agents(seed: int, sessions: int = 400) -> Workload:
     """The bundled workload of long agent sessions, drawn from its declared laws (`LONG_AGENTS`)."""
     rng = np.random.default_rng([seed, 2025])
     turns = np.clip(np.rint(lognormal(rng, 25, 104, Z75, sessions)), 1, 150).astype(int)
@@ -125,7 +138,7 @@ def long_agents(seed: int, sessions: int = 600) -> Workload:
         "prefix 8,192 tokens, 6,144 of it shared by all sessions; tool and assistant tokens per turn",
         "turns and tool waits follow the percentiles of published coding-agent traffic, as independent log-normals",
     )
-    return Workload("long-agents", tuple(specs), agents=400, assumed=assumed, facts=dict(LONG_AGENTS))
+    return Workload("long-agents", tuple(specs), agents=400, assumed=assumed, declared=dict(LONG_AGENTS))
 
 
 def contexts(workload: Workload, window: int) -> dict[str, int]:

@@ -92,3 +92,10 @@ def test_results_do_not_depend_on_the_number_of_processes():
         job = (Variant(0, 1.05, 0.3), 6, [0, 1, 2])
         alone, spread = one.run(*job), two.run(*job)
     assert [r.row() | {"wall_s": 0} for r in alone] == [r.row() | {"wall_s": 0} for r in spread]
+
+
+def test_a_slower_machine_is_the_same_scenario_compiled_anew():
+    slow = scenario(SMALL.workload, TE, SMALL.deployment, turns=300, slowdown=1.08)
+    with Bench([scenario(SMALL.workload, TE, SMALL.deployment, turns=300)]) as bench:
+        (reused,) = bench.run(Variant(0, slowdown=1.08), 4, [0])
+    assert reused.row() | {"wall_s": 0} == run_fleet(slow, 4, 0).row() | {"wall_s": 0}

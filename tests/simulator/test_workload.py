@@ -29,14 +29,27 @@ def test_a_seed_gives_the_same_sessions():
 
 def test_growing_turns_grows_agents_and_repeats_each_sessions_own_turns():
     spec = SessionSpec(assemble(1000, [10, 20, 30, 40], [100, 200, 300]), (1.0, 2.0, 3.0, 4.0))
-    grown = Workload("w", (spec,), agents=100).grown(0.5)
+    grown = Workload("w", (spec,), agents=100).grown(0.5, 10_000)
     turns = split_turns(grown.sessions[0].segments)
     assert grown.agents == 150
     assert [t.assistant.tokens for t in turns] == [10, 20, 30, 40, 20, 30]
     assert all(t.tool for t in turns[:-1])
     assert len(grown.sessions[0].waits) == 6
-    assert Workload("w", (spec,), rate=2.0).grown(0.5).rate == 2.0, "an open workload keeps its tasks per second"
-    assert Workload("w", (spec,), agents=100).grown(0.0).sessions[0] is spec
+    assert Workload("w", (spec,), rate=2.0).grown(0.5, 10_000).rate == 2.0, "tasks per second stay"
+    assert Workload("w", (spec,), agents=100).grown(0.0, 10_000).sessions[0] is spec
+
+
+def test_growth_stops_at_the_window():
+    spec = SessionSpec(assemble(1000, [10] * 4, [500] * 3), (1.0,) * 4)
+    grown = Workload("w", (spec,), agents=1).grown(100.0, 5_000).sessions[0]
+    assert 5_000 < sum(s.tokens for s in grown.segments) < 6_100
+
+
+def test_reshaping_scales_all_but_the_prefix_and_can_share_nothing():
+    spec = SessionSpec(assemble(1000, [10, 20], [100]), (1.0, 2.0), shared=640)
+    found = Workload("w", (spec,), agents=1).reshaped(0.5, shared=False).sessions[0]
+    assert [s.tokens for s in found.segments] == [1000, 5, 50, 10]
+    assert found.shared == 0
 
 
 def test_contexts_are_cut_at_the_window():
