@@ -61,7 +61,7 @@ def _ingested(report: IngestReport) -> str:
         ("rejected because", report.reasons),
     ):
         if counts:
-            lines.append(f"{title}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+            lines.append(f"{title}: " + ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())))
     lines += [f"not read: {file.error}" for file in report.files if file.error]
     if report.reject_file:
         lines.append(f"rejected records: {report.reject_file}")
