@@ -126,12 +126,15 @@ def plan_command(
 
 
 @guarded
-def validate_command(as_json: Json = False) -> None:
+def validate_command(
+    as_json: Json = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="as a page of the documentation")] = False,
+) -> None:
     """Check the simulator against closed forms and identities."""
-    from .validate import text, validate
+    from .validate import markdown, text, validate
 
     found: dict[str, Any] = validate(tick=_steps("validate", "checks", 20))
-    answer(found, as_json, lambda: text(found))
+    answer(found, as_json, lambda: markdown(found) if as_markdown else text(found))
     if not found["passed"]:
         names = ", ".join(check["name"] for check in found["checks"] if not check["passed"])
         raise NoAnswer(f"failed: {names}", "the simulator itself")

@@ -19,6 +19,7 @@ from .workload import Workload
 
 TURNS = 6000  # measured turns of one replication, about
 WARM_UP = 0.25  # of the measured time, before it
+MOSTLY = 0.7  # of a limit that a lone decode step takes, beyond which no fleet size helps much
 LIGHT_LOAD = 0.3  # share of time busy, below which waiting is no cause
 MISS_SHARE = 0.01  # turns that find their cache gone, beyond which residency is said to bind
 
@@ -231,19 +232,19 @@ SPENT_ON = {"prefill": "prefill compute", "kv": "decode bandwidth", "host": "hos
 def binding(result: SimResult, scenario: Scenario) -> str:
     """What limits this fleet, in words: cause, then the promise nearest to its limit and the evidence.
 
-    Weight streaming costs the same per step in every fleet, so it binds only when a lone decode is too slow already;
+    Weight streaming costs the same per step in every fleet, so it binds only when a lone step takes most of the limit;
     otherwise the cause is the cache when turns lose theirs, else what most of the load-dependent seconds went to.
     """
     if result.rejected:
         return "KV blocks: a session is larger than one replica's pool (raise --tp, or use a larger GPU)"
     lone_s = scenario.cost.fixed_s(1) + scenario.cost.decode_attention_s(1, 0)
-    tpot = next((slo for slo in scenario.slos if slo.metric == "tpot"), None)
-    if tpot is not None and lone_s > tpot.limit_s:
-        return f"weight streaming: one decode step takes {lone_s * 1e3:.0f} ms even alone (raise --tp)"
     nearest = ""
     if scenario.slos:
         share, slo = max(((result.values[s.key] / s.limit_s, s) for s in scenario.slos), key=lambda item: item[0])
-        nearest = f"p{slo.percentile} {slo.metric.upper()} at {share:.0%} of its limit, "
+        level = f"at {share:.0%} of its limit" if np.isfinite(share) else "beyond measure: too few turns end"
+        nearest = f"p{slo.percentile} {slo.metric.upper()} {level}, "
+        if slo.metric == "tpot" and lone_s > MOSTLY * slo.limit_s:
+            return f"weight streaming: {nearest}one decode step takes {lone_s * 1e3:.0f} ms even alone (raise --tp)"
     if result.miss_share > MISS_SHARE or result.preemptions:
         return f"KV blocks: {nearest}{result.miss_share:.1%} of turns find their cache gone"
     spent = {name: result.shares[name] for name in SPENT_ON}

@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from kvmill.simulator.closed_forms import batching_closed, batching_open, birth_death, processor_sharing, single_server
 from kvmill.simulator.laws import geometric
-from kvmill.simulator.validate import absolute, interval, text, validate
+from kvmill.simulator.validate import HEAD, absolute, interval, markdown, text, validate
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +57,11 @@ def test_geometric_quantiles_have_the_mean_and_spread_of_the_law():
     assert values.mean() == pytest.approx(200, rel=0.003)
     assert values.std() == pytest.approx(199.5, rel=0.01)
     assert values.min() == 1
+
+
+def test_the_page_in_the_documentation_lists_these_checks(report):
+    page = (Path(__file__).parents[2] / "docs" / "validation.md").read_text(encoding="utf-8")
+    assert page.startswith(HEAD)
+    assert "all passed" in page
+    assert [check["name"] for check in report["checks"] if f"| {check['name']} |" not in page] == []
+    assert markdown(report).startswith(HEAD)
