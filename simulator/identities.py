@@ -102,8 +102,8 @@ def jumping() -> Iterable[Identity]:
         ("compacting", te, crowd(800, 100), 12_000),
     ):
         (fast, one), (slow, two) = (record(policy, crowded(pool), load, jump=jump) for jump in (True, False))
-        different = sum(a[:-1] != b[:-1] for a, b in zip(fast, slow, strict=False)) + abs(len(fast) - len(slow))
-        yield f"jumped ≡ stepped, {label}: events that differ of {len(slow):,}", different, 0, 0.0
+        equal = sum(a[:-1] == b[:-1] for a, b in zip(fast, slow, strict=False))
+        yield f"jumped ≡ stepped, {label}: equal events", equal, max(len(fast), len(slow)), 0.0
         late = max(abs(a[-1] - b[-1]) / max(1e-9, b[-1]) for a, b in zip(fast, slow, strict=False))
         yield f"jumped ≡ stepped, {label}: relative time", late, 0.0, 1e-9
         lost = sum(
@@ -118,8 +118,8 @@ def keeping_all() -> Iterable[Identity]:
     for policy, pool in (("sink_window(keep=1)", 30_000), ("te(proxy=assistant,delay=1,keep=1)", 300_000)):
         load = crowd(400, 100)
         (plain, _), (kept, _) = record("full", crowded(pool), load), record(policy, crowded(pool), load)
-        different = sum(a != b for a, b in zip(plain, kept, strict=False)) + abs(len(plain) - len(kept))
-        yield f"{policy} ≡ full: events that differ of {len(plain):,}", different, 0, 0.0
+        equal = sum(a == b for a, b in zip(plain, kept, strict=False))
+        yield f"{policy} ≡ full: equal events", equal, max(len(plain), len(kept)), 0.0
 
 
 def little() -> Iterable[Identity]:

@@ -151,7 +151,8 @@ class Replica:
             need = max(plan.need_gone[turn], session.plan.blocks(session.turn, plan.after[turn] + session.made)) + lent
             start = plan.shared if loaded else 0
             feed, end, pay = plan.raw[turn] - start + session.made, plan.top[turn] + session.made, plan.repay[turn]
-        if need > pool.available - (self.margin if self.running else 0):
+        growth = self.bins[-self.counter & MASK]  # the decodes of this very step come first
+        if need > pool.available - growth - (self.margin if self.running else 0):
             return False
         pool.unpark(session)
         if need > held:

@@ -54,6 +54,7 @@ def test_a_request_that_outgrows_the_pool_while_decoding_is_rejected_at_the_door
 
 
 CROWDS = [
+    pytest.param("full", {"tool": 100, "out": 600, "wait": 0.5}, 25_000, 40, id="watermark"),
     pytest.param("full", {"tool": 100, "out": 600, "wait": 0.5}, 25_000, 40, id="preempting"),
     pytest.param("full", {"tool": 800, "out": 50}, 30_000, 30, id="evicting"),
     pytest.param(TE, {"tool": 800, "out": 100}, 12_000, 30, id="te"),
@@ -63,12 +64,13 @@ CROWDS = [
 
 
 @pytest.mark.parametrize(("policy", "shape", "pool", "agents"), CROWDS)
-def test_jumping_and_stepping_give_the_same_events(policy, shape, pool, agents):
+def test_jumping_and_stepping_give_the_same_events(request, policy, shape, pool, agents):
     load = closed(agents, **shape)
+    place = deployment(pool, watermark=0.01 if "watermark" in request.node.name else 0.0)
     logs = []
     for jump in (True, False):
         log = []
-        run = run_fleet(scenario(load, policy, deployment(pool)), 2, 0, jump=jump, check=True, log=log)
+        run = run_fleet(scenario(load, policy, place), 2, 0, jump=jump, check=True, log=log)
         logs.append((log, run))
     (jumped, fast), (stepped, slow) = logs
     assert [entry[:-1] for entry in jumped] == [entry[:-1] for entry in stepped]
