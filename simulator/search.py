@@ -105,7 +105,7 @@ def resident_guess(scenario: Scenario) -> int:
     positions, deployment = scenario.positions, scenario.deployment
     picks = positions.draw(np.random.default_rng(0), 400)
     blocks = [scenario.plan_of(i).blocks(j, scenario.plan_of(i).rows(j)) for i, j, _, _ in picks]
-    agents = scenario.load.agents or (scenario.load.rate or 1.0) * positions.mean_session_s
+    agents = scenario.load.agents or scenario.load.sessions_per_s * positions.mean_session_s
     return max(1, round(float(np.mean(blocks)) * agents / max(1, deployment.blocks())))
 
 

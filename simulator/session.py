@@ -110,12 +110,14 @@ def compile_session(spec: SessionSpec, policy: Policy, deployment: Deployment, c
     prints = policy.footprint(segments)
     pays = [cost.compaction_s(work) for work in policy.work(segments, shape)]
     text_level = any(step.reprefill_tokens for step in prints)
-    shared = spec.shared // BLOCK_TOKENS * BLOCK_TOKENS
+    first = sum(s.tokens for s in turns[0].before)
+    # Whole blocks only, and at least one token of a prompt is computed; nothing is shared once P itself is dropped.
+    kept_prefix = getattr(policy, "prefix", "keep") == "keep"
+    shared = min(spec.shared, first - 1) // BLOCK_TOKENS * BLOCK_TOKENS if kept_prefix else 0
     state = deployment.state_blocks()
 
     out = [turn.assistant.tokens for turn in turns]
     aux = [blocks_for(deployment.rows_of(step.aux_bytes_peak(shape))) for step in prints]
-    first = sum(s.tokens for s in turns[0].before)
     feed, base, peak, after, raw, top = [first], [0], [first], [first], [first], [first]
     pay, repay = [0.0], [0.0]
     logical = first
@@ -148,7 +150,7 @@ def compile_session(spec: SessionSpec, policy: Policy, deployment: Deployment, c
     gone = [max(own(top[j]) + aux[max(0, j - 1)], held[j]) + state for j in range(count)]
     final = [own(after[j] + out[j]) + aux[j] + state for j in range(count)]
     return SessionPlan(
-        shared=min(shared, first // BLOCK_TOKENS * BLOCK_TOKENS),
+        shared=shared,
         begin=spec.begin,
         out=out,
         feed=feed,

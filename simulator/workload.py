@@ -55,6 +55,11 @@ class Workload:
         agents = None if self.agents is None else round(self.agents * (1 + extra_turns))
         return replace(self, sessions=tuple(_longer(s, extra_turns, window) for s in self.sessions), agents=agents)
 
+    @property
+    def sessions_per_s(self) -> float:
+        """New sessions per second of an open workload, or over the recorded span."""
+        return self.rate or len(self.sessions) / max(1.0, *(s.start_s or 0.0 for s in self.sessions))
+
     def reshaped(self, growth: float, shared: bool) -> Workload:
         """With all segments but the prefix scaled by `growth`, and with or without the shared part of the prefix."""
         if growth == 1 and shared:
