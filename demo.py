@@ -39,7 +39,7 @@ class Size:
     replications: int
 
 
-WHOLE = Size(per_family=6, repeats=3, timed_turns=4, replications=10)
+WHOLE = Size(per_family=6, repeats=2, timed_turns=3, replications=10)
 QUICK = Size(per_family=2, repeats=1, timed_turns=2, replications=3)
 
 
@@ -56,6 +56,7 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
     from .replay.policies.registry import DEMO_POLICIES, QUICK_POLICIES
     from .replay.results import summary
     from .simulator.answers import plan_named
+    from .traces.ingest import ingest_samples
     from .traces.samples import load
 
     try:
@@ -65,6 +66,7 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
             raise
         raise UserError(f"the demo needs {error.name}: pip install 'kvmill[all]'") from None
     size = QUICK if quick else WHOLE
+    ingest_samples(store)
     chosen = choose(load(), size.per_family)
     run = run_replay(
         store=store,

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from ..console import Progress
 from ..errors import InputError, UserError
-from . import checks, formats, inputs, record
+from . import checks, formats, inputs, record, samples
 from .chain import Chains
 from .readers.chat import Reject
 from .redact import Redactor
@@ -278,6 +278,20 @@ def ingest(store: Store, paths: Sequence[str | Path], *, format: str = "auto", r
     run.annotate(duplicates=sorted(set(writer.again)), accepted=report.accepted, rejected=report.rejected)
     run.finish("complete" if report.accepted + report.duplicates else "incomplete")
     return report
+
+
+def ingest_samples(store: Store) -> str:
+    """The bundled samples as an ingest run, under their own ids; returns the run. Those in the store already stay."""
+    chosen = samples.load()
+    run = store.begin("ingest", {"paths": ["samples"], "format": "samples", "redact": False})
+    known = set(store.query("select trajectory_id id from trajectories")["id"].to_pylist())
+    fresh = [trajectory for trajectory in chosen if trajectory.id not in known]
+    if fresh:
+        turns = [row for trajectory in fresh for row in turn_rows(trajectory)]
+        run.add({"trajectories": [trajectory_row(trajectory) for trajectory in fresh], "turns": turns}, key="samples")
+    run.annotate(duplicates=sorted(t.id for t in chosen if t.id in known), accepted=len(fresh), rejected=0)
+    run.finish()
+    return run.id
 
 
 def _ingest_file(writer: _Writer, path: Path, given: str, format: str) -> FileReport:

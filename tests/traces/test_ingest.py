@@ -217,3 +217,16 @@ def test_real_runs_are_accepted_whole(store: Store, shared_data: Path) -> None:
     assert report.losses["no_tool_schemas"] == 45
     mean = store.query("select avg(json_extract(record, '$.label.value')::double) m from trajectories")
     assert mean["m"].to_pylist() == [pytest.approx(0.42)]
+
+
+def test_the_bundled_samples_are_ingested_once_and_keep_their_ids(tmp_path: Path) -> None:
+    from kvmill.traces import samples
+    from kvmill.traces.ingest import ingest_samples
+    from kvmill.traces.select import select
+
+    store = Store.open(tmp_path)
+    ingest_samples(store)
+    ingest_samples(store)
+    assert select(store, "last") == sorted(samples.load(), key=lambda t: t.id)
+    assert store.query("select count(*) n from trajectories")["n"].to_pylist() == [80]
+    assert store.query("select count(*) n from turns")["n"].to_pylist() == [880]
