@@ -1,6 +1,7 @@
 """`Fleet`: replicas behind a router, and the agents that send them turns.
 
-A session stays with one replica (its cache is there); a new one goes to the replica that holds the fewest rows.
+A session stays with one replica while its cache is there; a new one, and one whose cache is gone, goes to the replica
+that holds the fewest rows.
 Closed workloads start in the stationary state: agents mid-session by the length-biased law, the caches of the most
 recently active resident. The same seed gives every policy and every fleet size the same agents.
 """
@@ -30,18 +31,21 @@ class Positions:
         from ..replay.policies.base import split_turns
 
         self.turns: list[int] = []
-        owner, turn_of, cycles = [], [], []
+        owner, turn_of, cycles, ages = [], [], [], []
         for index, spec in enumerate(sessions):
             turns = split_turns(spec.segments)
             count = turns_in_window(turns, window)
             self.turns.append(count)
+            age = 0.0
             for j in range(spec.begin, count):
                 owner.append(index)
                 turn_of.append(j)
                 cycles.append(spec.waits[j] + turns[j].assistant.tokens * NOMINAL_TPOT_S)
+                ages.append(age)
+                age += cycles[-1]
         self.usable = [i for i, count in enumerate(self.turns) if count > sessions[i].begin]
         self.owner, self.turn_of = np.array(owner), np.array(turn_of)
-        self.cycle_s = np.array(cycles)
+        self.cycle_s, self.age_s = np.array(cycles), np.array(ages)
         self.cumulative = np.cumsum(self.cycle_s)
 
     @property
@@ -54,12 +58,18 @@ class Positions:
         """Mean seconds of one session."""
         return float(self.cycle_s.sum() / len(self.usable))
 
-    def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int, float, float]]:
-        """`count` agents: (session, turn just taken, seconds until the next one, seconds since it ended)."""
+    def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int, float, float, float]]:
+        """`count` agents: (session, turn just taken, seconds to the next one, since that turn, since the first)."""
         picks = np.searchsorted(self.cumulative, rng.random(count) * self.cumulative[-1], side="right")
         left = rng.random(count) * self.cycle_s[picks]
         return [
-            (int(self.owner[p]), int(self.turn_of[p]), float(r), float(self.cycle_s[p] - r))
+            (
+                int(self.owner[p]),
+                int(self.turn_of[p]),
+                float(r),
+                float(self.cycle_s[p] - r),
+                float(self.age_s[p] + self.cycle_s[p] - r),
+            )
             for p, r in zip(picks, left, strict=True)
         ]
 
@@ -80,7 +90,9 @@ class Fleet:
     ) -> None:
         self.env = simpy.Environment()
         self.workload, self.positions, self.plan_of, self.seed = workload, positions, plan_of, seed
-        self.replicas = [Replica(self.env, deployment, cost, self.done, **options) for _ in range(replicas)]
+        self.replicas = [
+            Replica(self.env, deployment, cost, self.done, lost=self.reroute, **options) for _ in range(replicas)
+        ]
         self.turns: list[Turn] = []
         self.rejected: list[float] = []
         self.live: set[Live] = set()
@@ -99,27 +111,45 @@ class Fleet:
                 self.after(workload.sessions[i].start_s or 0.0, self.begin, int(session))
             return
         present = workload.agents or int(rng.poisson((workload.rate or 0.0) * self.positions.mean_session_s))
-        resident: list[tuple[float, Live]] = []
-        for session, turn, until, since in self.positions.draw(rng, present):
+        resident: list[tuple[float, float, Live]] = []
+        for session, turn, until, since, age in self.positions.draw(rng, present):
             agent = self.agents
             self.agents += 1
             if turn + 1 >= self.positions.turns[session]:
                 self.after(until, self.renew, agent)
                 continue
             live = Live(self.plan_of(session), agent, turn + 1)
-            self.settle(live, live.plan.rows(turn))
-            resident.append((since, live))
+            resident.append((since, age, live))
             self.after(until, self.submit, live)
-        self.furnish(sorted(resident, key=lambda item: item[0]))
+        self.house([(age, live) for _, age, live in resident])
+        self.furnish([live for _, _, live in sorted(resident, key=lambda item: item[0])])
         if workload.rate:
             self.arrivals = random.Random(f"{self.seed}/arrivals")
             self.after(self.arrivals.expovariate(workload.rate), self.arrive, workload.rate)
 
-    def furnish(self, resident: list[tuple[float, Live]]) -> None:
+    def house(self, present: list[tuple[float, Live]]) -> None:
+        """Give every session the replica that held the fewest rows when it began, oldest first.
+
+        Rows are taken to have grown evenly since each session's start. Balancing today's rows instead would begin
+        with a fleet better balanced than any that has been running.
+        """
+        present = sorted(present, key=lambda item: -item[0])
+        ages = np.array([age for age, _ in present])
+        start = np.array([live.plan.after[live.plan.begin] for _, live in present], dtype=float)
+        rows = np.array([self.counted(live) for _, live in present], dtype=float)
+        homes = np.zeros(len(present), dtype=int)
+        for i, (age, live) in enumerate(present):
+            then = start[:i] + (rows[:i] - start[:i]) * (1 - age / np.maximum(ages[:i], 1e-9))
+            loads = np.bincount(homes[:i], weights=then, minlength=len(self.replicas))
+            homes[i] = live.replica = int(loads.argmin())
+            self.replicas[live.replica].load += int(rows[i])
+            self.live.add(live)
+
+    def furnish(self, resident: list[Live]) -> None:
         """Fill each pool with the caches of its agents, the most recently active first, until one does not fit."""
         full: set[int] = set()
         stay: list[Live] = []
-        for _, live in resident:
+        for live in resident:
             replica = self.replicas[live.replica]
             plan, turn = live.plan, live.turn - 1
             shared = plan.shared // 16
@@ -169,8 +199,24 @@ class Fleet:
         self.settle(live, plan.after[plan.begin])
         self.submit(live)
 
+    def reroute(self, live: Live) -> bool:
+        """A turn came whose cache is gone: nothing holds it here, so another replica may be better. Once per turn."""
+        if live.moved or live.turn == live.plan.begin:
+            return False
+        rows = self.counted(live)
+        loads = [replica.load for replica in self.replicas]
+        loads[live.replica] -= rows
+        best = loads.index(min(loads))
+        if loads[best] == loads[live.replica]:
+            return False
+        self.replicas[live.replica].load -= rows
+        self.replicas[best].load += rows
+        live.replica, live.moved = best, True
+        self.replicas[best].submit(live)
+        return True
+
     def settle(self, live: Live, rows: int) -> None:
-        """Choose the replica with the fewest rows, for good."""
+        """Choose the replica with the fewest rows."""
         loads = [replica.load for replica in self.replicas]
         live.replica = loads.index(min(loads))
         self.replicas[live.replica].load += rows
@@ -184,7 +230,8 @@ class Fleet:
 
     def submit(self, live: Live) -> None:
         """A turn arrives at its replica."""
-        live.arrival, live.first, live.made, live.hit = self.env.now, -1.0, 0, True
+        live.arrival, live.first, live.made = self.env.now, -1.0, 0
+        live.hit, live.moved = True, False
         self.replicas[live.replica].submit(live)
 
     def done(self, live: Live, rejected: bool) -> None:

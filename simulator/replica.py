@@ -24,7 +24,9 @@ MASK = BLOCK_TOKENS - 1
 
 
 class Replica:
-    """One model instance. `done(session, rejected)` is called at the end of every turn, at the simulated time."""
+    """One model instance. `done(session, rejected)` is called at the end of every turn, at the simulated time;
+    `lost(session)` when a turn arrives whose cache is gone: True when it was sent to another replica.
+    """
 
     def __init__(
         self,
@@ -33,16 +35,18 @@ class Replica:
         cost: CostModel,
         done: Callable[[Live, bool], None],
         *,
+        lost: Callable[[Live], bool] = lambda _: False,
         jump: bool = True,
         check: bool = False,
         log: list[tuple[Any, ...]] | None = None,
     ) -> None:
-        self.env, self.cost, self.done = env, cost, done
+        self.env, self.cost, self.done, self.lost = env, cost, done, lost
         self.budget, self.cap = deployment.token_budget, deployment.max_sequences
         self.pool = BlockPool(deployment.blocks())
         self.margin = int(deployment.watermark * self.pool.total)
         self.limit = 1 << 60 if jump else 1
         self.checking, self.log = check, log
+        self.arrived: deque[Live] = deque()  # not looked at yet
         self.waiting: deque[Live] = deque()
         self.running: dict[Live, None] = {}  # in order of admission
         self.prefilling: dict[Live, None] = {}
@@ -61,7 +65,7 @@ class Replica:
 
     def submit(self, session: Live) -> None:
         """A request arrives. It is looked at when the current step ends."""
-        self.waiting.append(session)
+        self.arrived.append(session)
         if self.sleeping is not None:
             self.sleeping.succeed()
             self.sleeping = None
@@ -75,7 +79,7 @@ class Replica:
         """Step after step, for ever; asleep while there is no request."""
         env = self.env
         while True:
-            if not self.running and not self.waiting:
+            if not self.running and not self.waiting and not self.arrived:
                 self.account(0)
                 self.sleeping = env.event()
                 yield self.sleeping
@@ -108,6 +112,10 @@ class Replica:
 
     def schedule(self) -> list[tuple[Live, int]]:
         """The prefill chunks of the next step. Preempts until every decode has its block; admits what fits."""
+        while self.arrived:
+            session = self.arrived.popleft()
+            if session in self.pool.idle or not self.lost(session):
+                self.waiting.append(session)
         preempted = False
         while self.decodes and self.bins[-self.counter & MASK] > self.pool.available:
             self.preempt(next(reversed(self.running)))

@@ -17,8 +17,8 @@ from .session import SessionPlan, compile_session
 from .slo import Slo, percentile
 from .workload import Workload
 
-TURNS = 6000  # measured turns of one replication, about
-WARM_UP = 0.25  # of the measured time, before it
+TURNS = 5000  # measured turns of one replication, about
+WARM_UP = 0.5  # of the measured time, before it: residency needs a while to settle
 MOSTLY = 0.7  # of a limit that a lone decode step takes, beyond which no fleet size helps much
 LIGHT_LOAD = 0.3  # share of time busy, below which waiting is no cause
 MISS_SHARE = 0.01  # turns that find their cache gone, beyond which residency is said to bind

@@ -104,7 +104,7 @@ def resident_guess(scenario: Scenario) -> int:
     """Replicas whose pools hold every agent's cache at once: where the search starts."""
     positions, deployment = scenario.positions, scenario.deployment
     picks = positions.draw(np.random.default_rng(0), 400)
-    blocks = [scenario.plan_of(i).blocks(j, scenario.plan_of(i).rows(j)) for i, j, _, _ in picks]
+    blocks = [scenario.plan_of(i).blocks(j, scenario.plan_of(i).rows(j)) for i, j, *_ in picks]
     agents = scenario.load.agents or scenario.load.sessions_per_s * positions.mean_session_s
     return max(1, round(float(np.mean(blocks)) * agents / max(1, deployment.blocks())))
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from worlds import TE, closed, deployment, scenario, sessions
 
-from kvmill.simulator.fleet import Positions
+from kvmill.simulator.fleet import Fleet, Positions
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.session import SessionSpec
 from kvmill.simulator.workload import NOMINAL_TPOT_S, Workload, assemble
@@ -15,7 +15,7 @@ def test_agents_are_found_in_long_cycles_in_proportion_to_their_length():
     drawn = positions.draw(np.random.default_rng(0), 20_000)
     share = np.mean([session == 1 for session, *_ in drawn])
     assert share == pytest.approx((9 + NOMINAL_TPOT_S) / (10 + 2 * NOMINAL_TPOT_S), abs=0.01)
-    left = np.array([until for session, _, until, _ in drawn if session == 1])
+    left = np.array([until for session, _, until, *_ in drawn if session == 1])
     assert left.mean() == pytest.approx(4.5, rel=0.03), "a uniform moment of the cycle"
     assert positions.mean_session_s == pytest.approx(5 + NOMINAL_TPOT_S)
 
@@ -48,6 +48,29 @@ def test_a_session_stays_with_its_replica_and_load_is_spread():
     run = run_fleet(scenario(closed(30), "full", deployment(300_000)), 3, 0, log=log)
     assert run.miss_share == 0, "every turn finds its cache: it came back to the same replica"
     assert run.batch_max < 30
+
+
+def test_sessions_whose_cache_is_gone_move_to_a_replica_with_fewer_rows():
+    load = closed(40, tool=1500, out=100, turns=10)
+    place = deployment(60_000)
+    tight = scenario(load, "full", place, turns=800)
+    loads = []
+    for replicas in (3, 6):
+        fleet = Fleet(load, tight.positions, tight.plan_of, place, tight.cost, replicas, 0, check=True)
+        fleet.env.run(until=tight.horizon_s()[1])
+        assert sum(r.load for r in fleet.replicas) == sum(fleet.counted(live) for live in fleet.live)
+        assert sum(r.pool.evictions for r in fleet.replicas) > 0
+        loads.append(np.std([r.load for r in fleet.replicas]) / np.mean([r.load for r in fleet.replicas]))
+    assert max(loads) < 0.35
+
+
+def test_the_start_is_the_stationary_state():
+    """Figures of a run's first part and of a run five times as long agree: nothing drifts once measuring begins."""
+    load = closed(40, tool=1500, out=100, turns=10)
+    short, long = (scenario(load, "full", deployment(120_000), turns=turns) for turns in (1500, 9000))
+    early = np.mean([run_fleet(short, 5, seed).values["ttft_p95"] for seed in range(4)])
+    late = np.mean([run_fleet(long, 5, seed).values["ttft_p95"] for seed in range(2)])
+    assert early == pytest.approx(late, rel=0.25)
 
 
 def test_an_open_workload_serves_what_arrives():
