@@ -72,7 +72,12 @@ class Store:
         folder = self.folder(run_id)
         if (folder / manifest.NAME).exists():
             raise UserError(f"run {run_id} exists already in {self.path}; resume it or choose another id")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"store {self.path} cannot be written ({error.strerror}); give a folder with --store"
+            ) from None
         _lock(folder)
         info = RunInfo(
             run_id=run_id,
