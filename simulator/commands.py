@@ -76,7 +76,7 @@ def simulate_command(
         workload, model, gpu, gpus, policy=policy, keep=keep, run=run, slo=slo or ["ttft_p95=2", "tpot_p95=0.05"],
         agents=agents, rate=rate, tool_wait=tool_wait, scale_tokens=scale_tokens, prefix_tokens=prefix_tokens,
         tp=tp_of(tp), dtype=dtype, kv_dtype=kv_dtype, utilisation=utilisation, replications=replications, seed=seed,
-        store=_store(store), tick=_steps("simulate", "runs", replications),
+        store=_store(store), tick=steps("simulate", "runs", replications),
     )  # fmt: skip
     answer(found, as_json, lambda: simulate_text(found))
 
@@ -110,7 +110,7 @@ def plan_command(
     """The fewest GPUs that keep the promises, per policy, with intervals and what is saved against `full`."""
     from .answers import plan_named, plan_text
 
-    tick = _steps("plan", "simulations", max(2, len(policy or [])) * (4 * replications + RUNS_AROUND))
+    tick = steps("plan", "simulations", max(2, len(policy or [])) * (4 * replications + RUNS_AROUND))
     found = plan_named(
         workload, model, gpu, policies=policy, run=run, slo=slo or [], price=price, agents=agents, rate=rate,
         tool_wait=tool_wait, scale_tokens=scale_tokens, prefix_tokens=prefix_tokens, tp=tp_of(tp), dtype=dtype,
@@ -133,7 +133,7 @@ def validate_command(
     """Check the simulator against closed forms and identities."""
     from .validate import markdown, text, validate
 
-    found: dict[str, Any] = validate(tick=_steps("validate", "checks", 20))
+    found: dict[str, Any] = validate(tick=steps("validate", "checks", 20))
     answer(found, as_json, lambda: markdown(found) if as_markdown else text(found))
     if not found["passed"]:
         names = ", ".join(check["name"] for check in found["checks"] if not check["passed"])
@@ -155,7 +155,7 @@ def _store(path: Path | None) -> Store:
     return Store.open(path)
 
 
-def _steps(label: str, unit: str, expected: int) -> Callable[[str], None]:
+def steps(label: str, unit: str, expected: int) -> Callable[[str], None]:
     """Progress where the number of steps is only expected: it grows rather than being passed."""
     progress = Progress(label, expected, unit)
 

@@ -66,7 +66,7 @@ def record(
     )
     fleet.env.run(until=scenario.horizon_s()[1])
     for replica in fleet.replicas:
-        replica.account(len(replica.running))
+        replica.account()
     return log, fleet
 
 
@@ -133,7 +133,7 @@ def little() -> Iterable[Identity]:
         elif event in ("done", "preempt"):
             spent += now - running.pop(agent)
     spent += sum(fleet.env.now - since for since in running.values())
-    held = sum(replica.batch_s for replica in fleet.replicas)
+    held = sum(replica.meter.batch_s for replica in fleet.replicas)
     yield "Little's law on the sample path: request-seconds running", held, spent, 1e-9 * spent
 
 

@@ -19,6 +19,7 @@ import simpy
 from .blocks import BlockPool
 from .cost import BLOCK_TOKENS, CostModel, Deployment
 from .live import Live
+from .meter import Meter
 
 MASK = BLOCK_TOKENS - 1
 
@@ -55,8 +56,7 @@ class Replica:
         self.decodes, self.rows, self.counter, self.serial = 0, 0, 0, 0
         self.steps = self.preemptions = self.batch_max = 0
         self.load = 0  # rows of the sessions that live here, for the router
-        self.clock = self.batch_s = self.used_s = self.held_s = self.busy_s = 0.0
-        self.prefill_s = self.weights_s = self.kv_s = self.host_s = self.compaction_s = 0.0
+        self.meter = Meter()
         self.open = False
         self.sleeping: simpy.Event | None = None
         self.process = env.process(self.run())
@@ -80,15 +80,15 @@ class Replica:
         env = self.env
         while True:
             if not self.running and not self.waiting and not self.arrived:
-                self.account(0)
+                self.account()
                 self.sleeping = env.event()
                 yield self.sleeping
-                self.account(0)
+                self.account()
             chunks = self.schedule()
             if chunks:
                 span = self.mixed_s(chunks)
                 yield env.timeout(span)
-                self.account(len(self.running))
+                self.account()
                 self.advance(1)
                 self.end_chunks(chunks)
             elif self.decodes:
@@ -102,8 +102,8 @@ class Replica:
                     steps = self.steps_until(passed, steps)
                     yield env.timeout(max(0.0, self.span_s(steps) - passed))
                 self.open = False
-                self.account(len(self.running))
-                self.charge(steps)
+                self.account()
+                self.meter.decoded(self.cost, self.decodes, steps, self.span_s(steps))
                 self.advance(steps)
             if self.checking:
                 self.pool.check(sum(self.held(session) for session in self.running))
@@ -325,29 +325,13 @@ class Replica:
         step = self.cost.step_s(self.decodes, self.rows, len(chunks), tokens, pairs, ending)
         plain = self.span_s(1) if self.decodes else 0.0
         if plain:
-            self.charge(1)
-        self.prefill_s += step - plain
-        self.compaction_s += pay
+            self.meter.decoded(self.cost, self.decodes, 1, plain)
+        self.meter.prefilled(step - plain, pay)
         return step + pay
 
-    def charge(self, steps: int) -> None:
-        """Split the seconds of a pure decode stretch by what they were spent on."""
-        whole = self.span_s(steps)
-        weights = self.cost.weights_s * steps
-        host = (self.cost.host_s + self.cost.host_sequence_s * self.decodes) * steps
-        self.weights_s += weights
-        self.host_s += host
-        self.kv_s += whole - weights - host
-
-    def account(self, batch: int) -> None:
-        """Add the time since the last look, spent with `batch` requests running."""
-        span = self.env.now - self.clock
-        self.clock = self.env.now
-        self.batch_s += batch * span
-        self.used_s += (self.pool.total - self.pool.free) * span
-        self.held_s += (self.pool.active + sum(self.pool.shared.values())) * span
-        if batch:
-            self.busy_s += span
+    def account(self) -> None:
+        """Let the meter look at the time that has passed."""
+        self.meter.account(self.env.now, len(self.running), self.pool)
 
     def note(self, event: str, session: Live) -> None:
         """Write the event to the log, if there is one."""

@@ -21,6 +21,7 @@ MEANS = (
     "preemptions",
     "miss_share",
     "busy_share",
+    "unserved_share",
 )
 
 

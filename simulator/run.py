@@ -19,6 +19,7 @@ from .workload import Workload
 
 TURNS = 5000  # measured turns of one replication, about
 WARM_UP = 0.5  # of the measured time, before it: residency needs a while to settle
+SATURATED = 0.05  # share of turns never served, beyond which latencies are said to be growing
 MOSTLY = 0.7  # of a limit that a lone decode step takes, beyond which no fleet size helps much
 LIGHT_LOAD = 0.3  # share of time busy, below which waiting is no cause
 MISS_SHARE = 0.01  # turns that find their cache gone, beyond which residency is said to bind
@@ -93,6 +94,8 @@ class SimResult:
     """What one run showed. Latencies in seconds by percentile, None from too few turns; shares in [0, 1].
 
     `values` holds the percentile of each SLO (infinite when more turns than it allows were rejected).
+    `unserved_share` is the share of turns still waiting for their first token at the end: beyond a few percent, the
+    fleet is saturated and its latencies depend on how long one looks.
     """
 
     replicas: int
@@ -117,6 +120,7 @@ class SimResult:
     evictions: int
     miss_share: float
     busy_share: float
+    unserved_share: float
     shares: dict[str, float]
     values: dict[str, float]
     binding_constraint: str
@@ -146,7 +150,7 @@ def run_fleet(scenario: Scenario, replicas: int, seed: int, **options: Any) -> S
     )
     fleet.env.run(until=end)
     for replica in fleet.replicas:
-        replica.account(len(replica.running))
+        replica.account()
     return summarise(scenario, fleet, warm, end, seed, time.perf_counter() - began)
 
 
@@ -185,7 +189,7 @@ def summarise(scenario: Scenario, fleet: Fleet, warm: float, end: float, seed: i
         rejected=rejected,
         simulated_s=end,
         wall_s=wall_s,
-        batch_mean=sum(r.batch_s for r in pools) / max(1e-12, sum(r.busy_s for r in pools)),
+        batch_mean=sum(r.meter.batch_s for r in pools) / max(1e-12, sum(r.meter.busy_s for r in pools)),
         batch_max=max(r.batch_max for r in pools),
         throughput_requests_per_s=float(finished.sum() / span),
         throughput_tokens_per_s=float(outputs[finished].sum() / span) if len(outputs) else 0.0,
@@ -193,12 +197,13 @@ def summarise(scenario: Scenario, fleet: Fleet, warm: float, end: float, seed: i
         ttft_s=_levels(samples["ttft"]),
         tpot_s=_levels(samples["tpot"]),
         e2e_s=_levels(samples["e2e"]),
-        kv_used_share=sum(r.used_s for r in pools) / max(1e-12, total),
-        kv_active_share=sum(r.held_s for r in pools) / max(1e-12, total),
+        kv_used_share=sum(r.meter.used_s for r in pools) / max(1e-12, total),
+        kv_active_share=sum(r.meter.held_s for r in pools) / max(1e-12, total),
         preemptions=sum(r.preemptions for r in pools),
         evictions=sum(r.pool.evictions for r in pools),
         miss_share=misses,
-        busy_share=sum(r.busy_s for r in pools) / (end * len(pools)),
+        busy_share=sum(r.meter.busy_s for r in pools) / (end * len(pools)),
+        unserved_share=len(ages) / max(1, len(turns) + len(ages)),
         shares=shares,
         values={slo.key: _value(samples[slo.metric], slo) for slo in scenario.slos},
         binding_constraint="",
@@ -222,8 +227,8 @@ def _value(values: np.ndarray, slo: Slo) -> float:
 def _shares(fleet: Fleet, end: float) -> dict[str, float]:
     """Seconds by what they were spent on, as shares of the time replicas were busy."""
     names = ("prefill_s", "weights_s", "kv_s", "host_s", "compaction_s")
-    busy = sum(r.busy_s for r in fleet.replicas) or 1.0
-    return {name[:-2]: sum(getattr(r, name) for r in fleet.replicas) / busy for name in names}
+    busy = sum(r.meter.busy_s for r in fleet.replicas) or 1.0
+    return {name[:-2]: sum(getattr(r.meter, name) for r in fleet.replicas) / busy for name in names}
 
 
 SPENT_ON = {"prefill": "prefill compute", "kv": "decode bandwidth", "host": "host time", "compaction": "compaction"}
@@ -242,7 +247,8 @@ def binding(result: SimResult, scenario: Scenario) -> str:
     if scenario.slos:
         share, slo = max(((result.values[s.key] / s.limit_s, s) for s in scenario.slos), key=lambda item: item[0])
         level = f"at {share:.0%} of its limit" if np.isfinite(share) else "beyond measure: too few turns end"
-        nearest = f"p{slo.percentile} {slo.metric.upper()} {level}, "
+        growing = " and growing" if result.unserved_share > SATURATED else ""
+        nearest = f"p{slo.percentile} {slo.metric.upper()} {level}{growing}, "
         if slo.metric == "tpot" and lone_s > MOSTLY * slo.limit_s:
             return f"weight streaming: {nearest}one decode step takes {lone_s * 1e3:.0f} ms even alone (raise --tp)"
     if result.miss_share > MISS_SHARE or result.preemptions:

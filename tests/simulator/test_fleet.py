@@ -93,3 +93,13 @@ def test_a_session_that_no_pool_can_hold_is_counted_not_lost():
     assert run.rejected > 0
     assert "larger than one replica's pool" in run.binding_constraint
     assert not run.meets(scenario(closed(1)).slos)
+
+
+def test_saturation_is_seen_and_said():
+    load = Workload("open", sessions(40, turns=4, tool=2000), rate=2.0)
+    run = run_fleet(scenario(load, "full", deployment(), turns=3000), 1, 0)
+    assert run.unserved_share > 0.2
+    assert "and growing" in run.binding_constraint
+    calm = run_fleet(scenario(load, "full", deployment(), turns=3000), 40, 0)
+    assert calm.unserved_share < 0.01
+    assert "growing" not in calm.binding_constraint
