@@ -18,7 +18,7 @@ from .bench import Bench, Variant
 from .cost import Deployment, fit_tp
 from .geometry import Geometry
 from .hardware import Gpu
-from .report import averaged, described, quality
+from .report import ENOUGH_REPLICATIONS, averaged, described, quality
 from .run import TURNS, Scenario, SimResult
 from .search import Side, bracket, levels, verdict
 from .sensitivity import moved, other_shapes
@@ -69,7 +69,8 @@ def plan(
             | (moved(bench, side, sides[0], seeds, most) if sensitivity else {})
             for i, (text, side) in enumerate(zip(texts, sides, strict=True))
         ]
-        shapes = other_shapes(bench, sides, seeds, most) if sensitivity and workload.declared else []
+        whole = sensitivity and workload.declared and replications >= ENOUGH_REPLICATIONS
+        shapes = other_shapes(bench, sides, seeds, most) if whole else []
     if record is not None:
         for side, scenario in zip(sides, scenarios, strict=True):
             for result in (found for results in side.results.values() for found in results):
@@ -93,11 +94,14 @@ def deploy(workload: Workload, geometry: Geometry, gpu: Gpu, tp: int | None, **f
 
 
 def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, seeds: Sequence[int]) -> dict[str, Any]:
-    """A policy's row: GPUs and GPUs saved with their intervals, what happened at that size, cost, quality."""
+    """A policy's row: GPUs and GPUs saved with their intervals, what happened at that size, cost, quality.
+
+    The saving's interval holds 95 % of the paired differences between replications, and the saving itself.
+    """
     tp, price, slos = scenario.deployment.tp, scenario.deployment.gpu.price_per_hour, scenario.slos
     at = side.count or max(side.results)
     one_fewer = side.results.get(at - 1) if side.count else None
-    both = side.count is not None and full.count is not None
+    saved = (full.count - side.count) * tp if side.count and full.count else None
     differences = [(full.smallest_in(r, slos) - side.smallest_in(r, slos)) * tp for r in range(len(seeds))]
     row: dict[str, Any] = {
         "policy": scenario.policy,
@@ -107,9 +111,9 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
         "gpus_high": _gpus(side.high, tp),
         "gpus_bound": side.bound * tp,
         "gpus_searched": max(side.results) * tp,
-        "gpus_saved": (full.count - side.count) * tp if side.count and full.count else None,
-        "gpus_saved_low": float(np.quantile(differences, 0.025)) if both else None,
-        "gpus_saved_high": float(np.quantile(differences, 0.975)) if both else None,
+        "gpus_saved": saved,
+        "gpus_saved_low": None if saved is None else min(saved, float(np.quantile(differences, 0.025))),
+        "gpus_saved_high": None if saved is None else max(saved, float(np.quantile(differences, 0.975))),
         "cost_per_month": side.count * tp * price * HOURS_PER_MONTH if side.count else None,
         "verdict": verdict(side.results[at], slos),
         "one_fewer": None

@@ -11,6 +11,7 @@ from .geometry import Geometry
 from .run import Scenario, SimResult
 from .workload import contexts
 
+ENOUGH_REPLICATIONS = 10  # fewer are a first look, and flagged
 MEANS = (
     "batch_mean",
     "throughput_requests_per_s",
@@ -99,6 +100,6 @@ def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any
         "price_source": gpu.price_source,
         "replications": replications,
         "seed": seed,
-        "few_replications": replications < 10,
+        "few_replications": replications < ENOUGH_REPLICATIONS,
         "assumptions": assumptions(scenario),
     }

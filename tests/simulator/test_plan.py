@@ -93,7 +93,7 @@ def test_savings_are_paired_and_full_saves_nothing(headline):
     full, te = headline["plans"]
     assert (full["gpus_saved"], full["gpus_saved_low"], full["gpus_saved_high"]) == (0, 0.0, 0.0)
     assert te["gpus_saved"] == full["gpus"] - te["gpus"]
-    assert te["gpus_saved_low"] <= te["gpus_saved_high"]
+    assert te["gpus_saved_low"] <= te["gpus_saved"] <= te["gpus_saved_high"]
 
 
 def test_not_measured_is_null(headline):
