@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import Progress, answer, guarded, note, table
+from .console import answer, guarded, note, table, unmarked
 from .errors import Incomplete, NoAnswer, UserError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
     from .replay.policies.registry import DEMO_POLICIES, QUICK_POLICIES
     from .replay.results import summary
     from .simulator.answers import plan_named
+    from .simulator.commands import steps
     from .traces.ingest import ingest_samples
     from .traces.samples import load
 
@@ -82,7 +83,7 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
     )
     plans = {}
     for workload in (BESIDE, MAIN):  # the answer's plan last: the newest plan is what others show first
-        bar = Progress(f"plan {workload}", 0, "simulations")
+        tick = steps(f"plan {workload}", "simulations", 40) if progress else _silent
         plans[workload] = plan_named(
             workload,
             PLANNED_MODEL,
@@ -93,10 +94,14 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
             replications=size.replications,
             workers=max(1, min(2, os.cpu_count() or 1)),
             store=store,
-            tick=(lambda detail, bar=bar: bar.step(detail=detail)) if progress else (lambda detail: None),
+            tick=tick,
         )
     found = assemble(summary(store, run), plans[MAIN], plans[BESIDE], quick=quick)
     return found | {"trajectories": [trajectory.id for trajectory in chosen]}
+
+
+def _silent(detail: str) -> None:
+    """No progress."""
 
 
 def assemble(
@@ -118,7 +123,7 @@ def demo_text(found: Mapping[str, Any], where: Path) -> str:
     from .replay.report import demo_table
 
     beside, at = found["beside"], "" if _default(where) else f" --store {where}"
-    lines = [found["answer"], ""]
+    lines = [unmarked(found["answer"]), ""]
     if found["quick"]:
         lines += ["Quick demo: few trajectories and replications, a first look only.", ""]
     lines += [
@@ -127,7 +132,7 @@ def demo_text(found: Mapping[str, Any], where: Path) -> str:
         f"{found['replications']} replications); the policy in the sentence is a choice, not a recommendation",
         "",
         f"The same for the workload `{beside['workload']}`, the replayed trajectories as they are:",
-        beside["answer"],
+        unmarked(beside["answer"]),
         "",
         table(
             [row | {"saved": row["gpus_saved"]} for row in beside["plans"]],

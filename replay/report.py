@@ -127,7 +127,7 @@ def _fixed(value: float | None, digits: int = 2) -> str:
 def _with_range(value: Any, low: Any, high: Any) -> str | None:
     if value is None:
         return None
-    return f"{value:g} ({low:g}–{high:g})" if low is not None and high is not None else f"{value:g}"
+    return f"{value:g} ({low:.3g}–{high:.3g})" if low is not None and high is not None else f"{value:g}"
 
 
 def _notes(found: Row) -> list[str]:
