@@ -17,7 +17,7 @@ from .policies.state_table import state_for
 from .policies.states import Eviction, PolicyState, Rewrite
 
 
-@dataclass
+@dataclass(eq=False)
 class Lane:
     """A cache, the logical position of its next token, and the branches that ride on it."""
 
@@ -41,9 +41,12 @@ class FootprintMismatch(AssertionError):
     """A policy's arithmetic differs from the live tensors: a bug in one of them."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Branch:
-    """A policy running on a trajectory. `index[l, h, r]` is the logical token in row r of layer l, head h."""
+    """A policy running on a trajectory. `index[l, h, r]` is the logical token in row r of layer l, head h.
+
+    `pending` are logical tokens that a text-level policy has yet to feed.
+    """
 
     policy: Policy
     lane: Lane
@@ -53,6 +56,7 @@ class Branch:
     state: PolicyState
     index: Tensor
     counters: TurnCounters = field(default_factory=TurnCounters)
+    pending: list[int] = field(default_factory=list)
     error: str | None = None
 
     @classmethod
@@ -98,15 +102,17 @@ class Branch:
         self.state.evicted(eviction)
         self.counters.compactions += eviction.segments
 
-    def cut(self, rewrite: Rewrite) -> list[int]:
-        """Drop every row after the first changed token; returns the logical tokens to feed again."""
+    def rewrite(self, rewrite: Rewrite) -> None:
+        """Drop every row after the first changed token, and note what is to be fed after it."""
         lane = self.own_lane()
-        lane.cache.roll_back(rewrite.unchanged_rows)
-        lane.position = rewrite.unchanged_rows
-        self.index = self.index[..., : rewrite.unchanged_rows].clone()
-        self.counters.compactions += 1
-        self.counters.reprefill_tokens += len(rewrite.again)
-        return rewrite.again
+        if rewrite.unchanged_rows < self.rows:
+            lane.cache.roll_back(rewrite.unchanged_rows)
+            lane.position = rewrite.unchanged_rows
+            self.index = self.index[..., : rewrite.unchanged_rows].clone()
+        self.pending = list(rewrite.feed)
+        if rewrite.cut:
+            self.counters.compactions += 1
+            self.counters.reprefill_tokens += len(rewrite.feed)
 
     def check(self, turn: int) -> None:
         """Raise FootprintMismatch unless the live tensors are what the policy's footprint says."""

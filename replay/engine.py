@@ -62,12 +62,13 @@ def replay(
         for segment in segments:
             for chunk in run.chunks(segment):
                 lanes, hidden = run.feed(chunk)
-                scores = score_chunk(forward, chunk, lanes, hidden, full.lane)
+                scores = {} if hidden is None else score_chunk(forward, chunk, lanes, hidden, full.lane)
                 for branch in run.alive:
                     if id(branch.lane) in scores:
                         quality[id(branch)].add(scores[id(branch.lane)])
                 run.look(chunk)
         run.compact(turn)
+        run.catch_up()
         if full.error is not None:
             raise RuntimeError(f"the reference run failed: {full.error}")
         for key, counters in run.settle(turn).items():

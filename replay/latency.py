@@ -1,8 +1,11 @@
 """Latency by forced decode: one policy alone, warmed and repeated.
 
 Recorded assistant tokens are fed one by one with their logits, as a server would generate them; everything
-else is prefilled. Per model call: TTFT = prefill of what came since the last call + compaction on the critical
-path + the step that yields the first token.
+else is prefilled. Per model call: TTFT = prefill of the tool response and of what begins the turn (a user message,
+the assistant's header, whose last row yields the first token) + the compaction that the tool response triggered.
+
+The last generated token and the closing markup are fed untimed: a server joins them to the next prefill, where they
+are two tokens of a hundred; a pass of their own would cost as much as a decode step.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ def _median(calls: Sequence[CallLatency]) -> CallLatency:
 
 
 class Stopwatch:
-    """One timed pass over a trajectory."""
+    """One timed pass over a trajectory. The counters hold what the next call's first token waits for."""
 
     def __init__(self, forward: Forward, trajectory: TokenTrajectory, policy: Policy, seed: int) -> None:
         self.forward = forward
@@ -85,52 +88,56 @@ class Stopwatch:
         """Latencies of the calls of turns `first_timed`…; raises if the policy fails."""
         calls: list[CallLatency] = []
         for turn, segments in enumerate(turns):
-            timed = turn >= first_timed
             for segment in segments:
-                if segment.kind == "assistant" and timed:
+                if segment.kind == "assistant" and turn >= first_timed:
                     calls.append(self._call(turn, segment))
-                else:
-                    self._prefill(self.step.chunks(segment))
-            self.compaction_s += self._clocked_compaction(turn)
-            self.step.settle(turn)
-            branch = self.step.branches[0]
-            if branch.error is not None:
-                raise RuntimeError(branch.error)
-            if not timed:
-                # What ran before the first timed call is not its critical path, but its last prefill is.
-                self.prefill_s = self.compaction_s = 0.0
+                    continue
+                self._prefill(self.step.chunks(segment))
+                if segment.kind == "assistant":
+                    # An untimed call begins and ends here: nothing before this is waited for by a timed one.
+                    self.prefill_s = self.compaction_s = 0.0
+            self._close(turn)
+            if (error := self.step.branches[0].error) is not None:
+                raise RuntimeError(error)
         return calls
 
     def _call(self, turn: int, segment: TokenSegment) -> CallLatency:
         first, last = segment.scored
         self._prefill(self.step.chunks(segment, 0, first))
-        prefill_s, compaction_s = self.prefill_s, self.compaction_s
-        self.prefill_s = self.compaction_s = 0.0
-        decode_s = 0.0
+        prefill_s, compaction_s, decode_s = self.prefill_s, self.compaction_s, 0.0
         steps = range(first, max(first, last - 1))
         for at in steps:
-            decode_s += self._fed(Chunk(segment, at, at + 1, self.step.logical))
+            # What a trigger evicts inside the decode delays these tokens: it is part of the decode.
+            decode_s += sum(self._fed(Chunk(segment, at, at + 1, self.step.logical)))
         self._prefill(self.step.chunks(segment, max(first, last - 1), len(segment.ids)))
+        self.prefill_s = self.compaction_s = 0.0
         return CallLatency(turn, prefill_s, compaction_s, decode_s, len(steps))
 
     def _prefill(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
-            self.prefill_s += self._fed(chunk)
+            fed_s, evicting_s = self._fed(chunk)
+            self.prefill_s += fed_s
+            self.compaction_s += evicting_s
 
-    def _fed(self, chunk: Chunk) -> float:
-        """Seconds of feeding one chunk with the logits of its last row; evictions inside go to compaction."""
+    def _fed(self, chunk: Chunk) -> tuple[float, float]:
+        """Seconds of feeding one chunk with the logits of its last row, and of the evictions at its end."""
         start = self._now()
         _, hidden = self.step.feed(chunk)
-        self.forward.log_probabilities(hidden[:, -1])
+        if hidden is not None:
+            self.forward.log_probabilities(hidden[:, -1])
         fed = self._now()
         self.step.look(chunk)
-        self.compaction_s += self._now() - fed
-        return fed - start
+        return fed - start, self._now() - fed
 
-    def _clocked_compaction(self, turn: int) -> float:
+    def _close(self, turn: int) -> None:
+        """The turn closes: compaction, then what a text-level policy feeds after its cut, which is prefill."""
         start = self._now()
         self.step.compact(turn)
-        return self._now() - start
+        compacted = self._now()
+        self.step.catch_up()
+        self.compaction_s += compacted - start
+        self.prefill_s += self._now() - compacted
+        self.step.settle(turn)
 
     def _now(self) -> float:
         if self.forward.model.device.type == "cuda":

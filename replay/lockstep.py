@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,7 +20,6 @@ from .policies.states import Chunk, Rewrite
 from .segments import chunk_ends, sizes_of
 
 T = TypeVar("T")
-REFEED_TOKENS = 1024
 
 
 class Lockstep:
@@ -30,10 +30,12 @@ class Lockstep:
         sizes, shape = sizes_of(trajectory), forward.shape
         device = forward.model.device
         lane = Lane(KvCache(shape, forward.model.dtype, device), riders=0)
+        # Draws of different trajectories must not be the same draw, or they would not be independent samples.
+        own_seed = int(hashlib.sha256(f"{seed}/{trajectory.id}".encode()).hexdigest()[:12], 16)
         self.branches: list[Branch] = []
         for policy in policies:
             lane.riders += 1
-            self.branches.append(Branch.start(policy, lane, sizes, shape, seed, device))
+            self.branches.append(Branch.start(policy, lane, sizes, shape, own_seed, device))
         self.ids = [token for segment in trajectory.segments for token in segment.ids]
         self.logical = 0
         self.process_bytes_peak = 0
@@ -58,21 +60,27 @@ class Lockstep:
             begin = cut
 
     @torch.inference_mode()
-    def feed(self, chunk: Chunk) -> tuple[list[Lane], Tensor]:
-        """Feed a chunk to every lane; returns the lanes and their hidden states (B, L, hidden)."""
-        lanes = self.lanes()
-        watching: dict[int, list[Observer]] = {id(lane): [] for lane in lanes}
+    def feed(self, chunk: Chunk) -> tuple[list[Lane], Tensor | None]:
+        """Feed a chunk to every lane but those that hold it back; returns the lanes and hidden states (B, L, hidden).
+
+        None instead of hidden states when nobody was fed.
+        """
+        feeding = [branch for branch in self.alive if not branch.state.holds_back(chunk)]
         for branch in self.alive:
+            if branch not in feeding:
+                branch.own_lane()
+        lanes = list({id(branch.lane): branch.lane for branch in feeding}.values())
+        watching: dict[int, list[Observer]] = {id(lane): [] for lane in lanes}
+        for branch in feeding:
             if self._guard(branch, partial(branch.state.begin, chunk)):
                 watching[id(branch.lane)].append(partial(self._observe, branch))
-        hidden = self.forward.feed(
-            lanes, chunk.segment.ids[chunk.begin : chunk.end], observers=[watching[id(lane)] for lane in lanes]
-        )
-        count = chunk.end - chunk.begin
+        ids = chunk.segment.ids[chunk.begin : chunk.end]
+        hidden = self.forward.feed(lanes, ids, observers=[watching[id(lane)] for lane in lanes]) if lanes else None
         for branch in self.alive:
             self._guard(branch, partial(branch.state.fed, chunk))
-            branch.fed(range(self.logical, self.logical + count))
-        self.logical += count
+        for branch in feeding:
+            branch.fed(range(self.logical, self.logical + len(ids)))
+        self.logical += len(ids)
         return lanes, hidden
 
     @torch.inference_mode()
@@ -88,6 +96,16 @@ class Lockstep:
         self.process_bytes_peak = max(self.process_bytes_peak, self.process_bytes())
         for branch in self.alive:
             self._guard(branch, partial(self._close, branch, turn))
+
+    @torch.inference_mode()
+    def catch_up(self) -> None:
+        """Feed what text-level policies put after their cut."""
+        for branch in self.alive:
+            pending, branch.pending = branch.pending, []
+            for begin in range(0, len(pending), CHECK_EVERY_TOKENS):
+                part = pending[begin : begin + CHECK_EVERY_TOKENS]
+                self.forward.feed([branch.lane], [self.ids[token] for token in part])
+                branch.fed(part)
 
     def settle(self, turn: int) -> dict[int, TurnCounters]:
         """Check every branch against its footprint; returns the turn's counters by branch, and resets them."""
@@ -116,11 +134,7 @@ class Lockstep:
     def _close(self, branch: Branch, turn: int) -> None:
         outcome = branch.state.close(turn, branch.index, branch.lane.cache)
         if isinstance(outcome, Rewrite):
-            again = branch.cut(outcome)
-            for begin in range(0, len(again), REFEED_TOKENS):
-                part = again[begin : begin + REFEED_TOKENS]
-                self.forward.feed([branch.lane], [self.ids[i] for i in part])
-                branch.fed(part)
+            branch.rewrite(outcome)
         elif outcome is not None:
             branch.evict(outcome)
 
@@ -133,4 +147,6 @@ class Lockstep:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             branch.error = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
             branch.lane.riders -= 1
+            if not branch.lane.riders:
+                branch.lane.cache.release()
             return None

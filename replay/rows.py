@@ -173,7 +173,6 @@ def _turn(record: TurnRecord, full_nll: float, shape: KvShape) -> dict[str, Any]
         "kv_tokens_peak": counters.rows_peak,
         "kv_bytes": record.kv_bytes,
         "aux_bytes": record.aux_bytes,
-        "transient_tokens": 0,
         "reprefill_tokens": counters.reprefill_tokens,
         "compactions": counters.compactions,
         "compaction_flops": record.work.flops,

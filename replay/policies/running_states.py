@@ -145,25 +145,34 @@ class AttentionState(RunningState):
 
 
 class TruncateState(RunningState):
-    """Text-level: the live text, token by token."""
+    """Text-level: the live text, token by token, the last `held_back` of it not fed yet."""
 
     def __init__(self, policy: Policy, shape: KvShape, tokens: int, seed: int, device: torch.device) -> None:
         super().__init__(policy, shape, tokens, seed, device)
         self.live: list[int] = []
+        self.held_back = 0
+
+    def holds_back(self, chunk: Chunk) -> bool:
+        """The tool response closes the turn: it is cut with the rest before it is fed."""
+        return chunk.segment.kind == "tool"
 
     def fed(self, chunk: Chunk) -> None:
         """Extend the live text."""
         super().fed(chunk)
+        count = chunk.end - chunk.begin
         if self.policy.is_compactable(size_of(chunk.segment)):
-            self.live += range(chunk.first, chunk.first + chunk.end - chunk.begin)
+            self.live += range(chunk.first, chunk.first + count)
+        if self.holds_back(chunk):
+            self.held_back += count
 
     def close(self, turn: int, index: Tensor, cache: KvCache) -> Rewrite | None:
-        """Cut the text to the budget; what follows the first dropped token is fed again."""
+        """Cut the text to the budget; feed what follows the first dropped token, and what was held back."""
+        rows = len(self.live) - self.held_back
         allowed = self.allowed(len(self.live))
+        self.held_back = 0
         if allowed is None:
-            return None
-        forced = self.is_forced[self.live].tolist()
-        kept = last_tokens(forced, allowed)
-        same = unchanged(kept)
+            return Rewrite(self.fixed + rows, self.live[rows:], cut=False) if rows < len(self.live) else None
+        kept = last_tokens(self.is_forced[self.live].tolist(), allowed)
+        same = min(unchanged(kept), rows)
         self.live = [self.live[i] for i in kept]
-        return Rewrite(self.fixed + same, self.live[same:])
+        return Rewrite(self.fixed + same, self.live[same:], cut=True)

@@ -30,10 +30,14 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A shorter text: the first `unchanged_rows` rows stay, logical tokens `again` are fed after them."""
+    """A text-level policy's turn: the first `unchanged_rows` rows stay, logical tokens `feed` follow them.
+
+    `cut` says whether the text was shortened; else `feed` is only what was held back until the close.
+    """
 
     unchanged_rows: int
-    again: list[int]
+    feed: list[int]
+    cut: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,10 @@ class PolicyState:
 
     def __init__(self, policy: Policy, shape: KvShape, tokens: int, seed: int, device: torch.device) -> None:
         self.shape, self.device = shape, device
+
+    def holds_back(self, chunk: Chunk) -> bool:
+        """Whether the chunk must not be fed now: `close` says what becomes of it."""
+        return False
 
     def begin(self, chunk: Chunk) -> bool:
         """A chunk is about to be fed; whether `observe` must be called for its layers."""

@@ -1,7 +1,8 @@
 """`truncate`: keep P and the last tokens of the text, at the close of a turn; the naive baseline.
 
-It acts on text: what follows the first changed token is fed again, contiguously after P, so positions are
-those of the shortened prompt and the re-prefill is charged.
+It acts on text: the tool response that closes the turn is cut with the rest before it is fed, and what follows the
+first changed token is fed (again), contiguously after P. So positions are those of the shortened prompt, and the
+re-prefill is charged.
 """
 
 from __future__ import annotations
@@ -44,19 +45,25 @@ class Truncate(RunningPolicy):
             raise usage(str(self), "text is cut at the close of a turn: trigger=turn is the only choice")
 
     def footprint(self, segments: Sequence[SegmentSize]) -> list[TurnFootprint]:
-        """Rows as every running policy; the tokens fed again follow from which ones stay."""
+        """Rows as every running policy; the tokens fed again follow from which ones stay.
+
+        The turn's tool response is text until the cut is made, so it never adds to the uncut context: the peak is
+        what was held when the assistant had spoken, or what is held after the cut.
+        """
         out: list[TurnFootprint] = []
         live: list[bool] = []
         for step, turn in zip(self.walk(segments), split_turns(segments), strict=True):
             for segment in turn.segments():
                 if self.is_compactable(segment):
                     live += [segment.kind == "user"] * segment.tokens
+            spoken = len(live) - (turn.tool.tokens if turn.tool else 0)
             fed_again = 0
             if step.evictions:
                 kept = last_tokens(live, step.rows)
                 fed_again = len(kept) - unchanged(kept)
                 live = [live[i] for i in kept]
-            out.append(replace(step.footprint(False), reprefill_tokens=fed_again))
+            peak = step.fixed + max(spoken, step.rows)
+            out.append(replace(step.footprint(False), kv_rows_peak=peak, reprefill_tokens=fed_again))
         return out
 
     def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:

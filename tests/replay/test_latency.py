@@ -7,7 +7,7 @@ from kvmill.replay.forward import Forward
 from kvmill.replay.latency import CallLatency, Stopwatch, measure_latency
 from kvmill.replay.policies.full import Full
 from kvmill.replay.policies.registry import parse_policy
-from kvmill.replay.segments import turns_of
+from kvmill.replay.segments import sizes_of, turns_of
 
 
 class Clock:
@@ -51,8 +51,8 @@ def test_every_second_is_booked_where_it_was_spent(clock: Clock) -> None:
         assert call.decode_tokens == call.decode_s == last - first - 1
         assert call.tpot_s == 1.0
         assert call.compaction_s == (0.0 if call.turn == 0 else 10_000.0)
-        # prefix + header; later: the last generated token and what closes the message, tool, header.
-        assert call.prefill_s == (200.0 if call.turn == 0 else 300.0)
+        # prefix and header; later tool and header. What closes a message is fed untimed.
+        assert call.prefill_s == 200.0
         assert call.ttft_s == call.prefill_s + call.compaction_s
 
 
@@ -69,9 +69,30 @@ def test_forced_decode_ends_in_the_same_cache_as_the_quality_run() -> None:
     assert float((shares - quality.kept).abs().max()) < 0.2
 
 
-def test_only_the_last_turns_are_timed_when_asked(clock: Clock) -> None:
-    calls = measure_latency(Forward(tiny_model()), trajectory(turns=5), Full(), repeats=2, last_turns=2)
-    assert [call.turn for call in calls] == [3, 4]
+@pytest.mark.parametrize("policy", ["full", "te(keep=0.2)", "truncate(keep=0.2)", "attention(keep=0.2)"])
+def test_timing_only_the_last_calls_gives_the_tail_of_timing_all(clock: Clock, policy: str) -> None:
+    forward, text, rule = Forward(tiny_model()), trajectory(turns=6), parse_policy(policy)
+    every = measure_latency(forward, text, rule, repeats=1)
+    last = measure_latency(forward, text, rule, repeats=2, last_turns=3)
+    assert [call.turn for call in last] == [3, 4, 5]
+    assert last == every[3:]
+
+
+def test_a_text_level_policy_prefills_the_cut_text_and_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, text = Forward(tiny_model()), trajectory(turns=3, users=False)
+    fed: list[int] = []
+    right = Forward.feed
+
+    def counted(self, lanes, ids, **more):
+        fed.append(len(ids))
+        return right(self, lanes, ids, **more)
+
+    monkeypatch.setattr(Forward, "feed", counted)
+    policy = parse_policy("truncate(keep=0.2)")
+    Stopwatch(forward, text, policy, seed=0).run(turns_of(text), 0)
+    prints = policy.footprint(sizes_of(text))
+    spoken = sum(len(s.ids) for s in text.segments if s.kind != "tool")
+    assert sum(fed) == spoken + sum(step.reprefill_tokens for step in prints)
 
 
 def test_a_failing_policy_raises(monkeypatch: pytest.MonkeyPatch) -> None:

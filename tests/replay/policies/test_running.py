@@ -69,11 +69,14 @@ def brute_force(policy: RunningPolicy, text: list[SegmentSize]) -> list[Seen]:
             for offset in range(segment.tokens):
                 live.append(is_forced(policy, segment, offset))
                 seen_tokens += 1
-                peak = max(peak, len(live))
+                # A text-level policy cuts the tool response with the rest before it is fed.
+                if policy.name != "truncate" or segment.kind != "tool":
+                    peak = max(peak, len(live))
                 if looks_at(policy.trigger, offset + 1, segment.tokens):
                     look()
         if policy.trigger == "turn":
             look()
+        peak = max(peak, len(live))
         activity = len(live) if policy.name == "attention" else 0
         out.append(Seen(fixed + len(live), fixed + peak, evictions, activity))
     return out

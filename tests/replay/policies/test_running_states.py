@@ -25,6 +25,7 @@ def run(policy: str, turns: int | None = None, **kwargs: object) -> Lockstep:
                 step.feed(chunk)
                 step.look(chunk)
         step.compact(turn)
+        step.catch_up()
         step.settle(turn)
     assert step.branches[1].error is None
     return step
