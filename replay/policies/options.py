@@ -65,13 +65,6 @@ def choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def flag(text: str) -> bool:
-    """true or false."""
-    if text not in ("true", "false"):
-        raise ValueError("true or false")
-    return text == "true"
-
-
 def mix(*words: str) -> Callable[[str], str]:
     """One or several of `words` joined by `+`, each at most once; printed in the order given."""
 
