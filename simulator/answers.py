@@ -14,9 +14,10 @@ from ..replay.profile import PolicyProfile
 from ..traces.store import Store
 from .hardware import find_gpu
 from .models import find_geometry
+from .outcome import SimResult
 from .plan import deploy, plan
 from .report import averaged, described, quality
-from .run import Scenario, SimResult, run_fleet
+from .run import Scenario, run_fleet
 from .sentence import COLUMNS, sentence, table_rows
 from .slo import Slo, parse_slo
 from .sources import Fill, find_workload
@@ -244,7 +245,7 @@ def plan_text(found: Mapping[str, Any]) -> str:
     )
     body = table(table_rows(found["plans"]), COLUMNS)
     shapes = f"\n\nGPUs if the workload were shaped otherwise:\n{shapes_text(found)}" if found["other_shapes"] else ""
-    looked = f"Fleet sizes looked at (mean, 95 % interval):\n{sizes}"
+    looked = f"Fleet sizes looked at (geometric mean over replications, 95 % interval):\n{sizes}"
     return f"{unmarked(found['answer'])}\n\n{body}{shapes}\n\n{looked}\n\n{assumed_text(found)}"
 
 
@@ -261,7 +262,10 @@ def _interval(level: Sequence[float]) -> str:
 
 def assumed_text(found: Mapping[str, Any]) -> str:
     """What was assumed, line by line."""
-    lines = [f"context p50/p90/p99: {found['contexts']}"] if found.get("contexts") else []
+    lines = []
+    if found.get("contexts"):
+        lines.append("contexts: " + ", ".join(f"{q} {tokens:,} tokens" for q, tokens in found["contexts"].items()))
+        lines.append(f"compactable: {found['compactable_share']:.0%} of a session's memory at the median context")
     for name, value in found["assumptions"].items():
         lines += [f"{name}: {item}" for item in (value if isinstance(value, list) else [value])]
     lines.append(f"price {found['price_per_hour']:g} USD per GPU-hour ({found['price_source']})")

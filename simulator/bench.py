@@ -11,7 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from .run import Scenario, SimResult, run_fleet
+from .outcome import SimResult
+from .run import Scenario, run_fleet
 
 MOST_WORKERS = 2
 

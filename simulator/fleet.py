@@ -9,7 +9,7 @@ recently active resident. The same seed gives every policy and every fleet size 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,61 +17,13 @@ import simpy
 
 from .cost import CostModel, Deployment
 from .live import Live
+from .meter import SUMS
+from .positions import Positions
 from .replica import Replica
-from .session import SessionPlan, SessionSpec, turns_in_window
-from .workload import NOMINAL_TPOT_S, Workload
+from .session import SessionPlan
+from .workload import Workload
 
 Turn = tuple[float, float, float, float, int, bool]  # arrival, TTFT, TPOT (NaN for one token), E2E, output, cache hit
-
-
-class Positions:
-    """Where agents may be found: every turn of every session, weighted by how long its cycle lasts."""
-
-    def __init__(self, sessions: Sequence[SessionSpec], window: int) -> None:
-        from ..replay.policies.base import split_turns
-
-        self.turns: list[int] = []
-        owner, turn_of, cycles, ages = [], [], [], []
-        for index, spec in enumerate(sessions):
-            turns = split_turns(spec.segments)
-            count = turns_in_window(turns, window)
-            self.turns.append(count)
-            age = 0.0
-            for j in range(spec.begin, count):
-                owner.append(index)
-                turn_of.append(j)
-                cycles.append(spec.waits[j] + turns[j].assistant.tokens * NOMINAL_TPOT_S)
-                ages.append(age)
-                age += cycles[-1]
-        self.usable = [i for i, count in enumerate(self.turns) if count > sessions[i].begin]
-        self.owner, self.turn_of = np.array(owner), np.array(turn_of)
-        self.cycle_s, self.age_s = np.array(cycles), np.array(ages)
-        self.cumulative = np.cumsum(self.cycle_s)
-
-    @property
-    def mean_cycle_s(self) -> float:
-        """Mean seconds of one turn, waiting and decoding at the nominal speed."""
-        return float(self.cycle_s.mean())
-
-    @property
-    def mean_session_s(self) -> float:
-        """Mean seconds of one session."""
-        return float(self.cycle_s.sum() / len(self.usable))
-
-    def draw(self, rng: np.random.Generator, count: int) -> list[tuple[int, int, float, float, float]]:
-        """`count` agents: (session, turn just taken, seconds to the next one, since that turn, since the first)."""
-        picks = np.searchsorted(self.cumulative, rng.random(count) * self.cumulative[-1], side="right")
-        left = rng.random(count) * self.cycle_s[picks]
-        return [
-            (
-                int(self.owner[p]),
-                int(self.turn_of[p]),
-                float(r),
-                float(self.cycle_s[p] - r),
-                float(self.age_s[p] + self.cycle_s[p] - r),
-            )
-            for p, r in zip(picks, left, strict=True)
-        ]
 
 
 class Fleet:
@@ -98,6 +50,7 @@ class Fleet:
         self.live: set[Live] = set()
         self.draws: dict[int, random.Random] = {}
         self.agents = 0
+        self.before: dict[str, float] = {}
         self.populate()
 
     # -- the start -----------------------------------------------------------------------------------------
@@ -231,13 +184,14 @@ class Fleet:
     def submit(self, live: Live) -> None:
         """A turn arrives at its replica."""
         live.arrival, live.first, live.made = self.env.now, -1.0, 0
-        live.hit, live.moved = True, False
+        live.hit, live.moved, live.pending = True, False, True
         self.replicas[live.replica].submit(live)
 
     def done(self, live: Live, rejected: bool) -> None:
         """A turn is over: book it, then wait for the tool, or end the session."""
         now, plan, turn = self.env.now, live.plan, live.turn
         replica = self.replicas[live.replica]
+        live.pending = False
         if rejected:
             self.rejected.append(live.arrival)
         else:
@@ -253,3 +207,27 @@ class Fleet:
         replica.load += plan.rows(turn) - self.counted(live)
         live.turn += 1
         self.after(plan.wait[turn], self.submit, live)
+
+    # -- the books -----------------------------------------------------------------------------------------
+
+    def begin_measuring(self) -> None:
+        """The warm-up is over: `measured` counts from here, and so do the replicas' largest batches."""
+        self.before = self.sums()
+        for replica in self.replicas:
+            replica.batch_max = len(replica.running)
+
+    def measured(self) -> dict[str, float]:
+        """The meters' sums over all replicas, preemptions and evictions since `begin_measuring` (or the start).
+
+        What the time went to is booked a step or a stretch at a time, so those shares are exact to one of them.
+        """
+        return {name: value - self.before.get(name, 0.0) for name, value in self.sums().items()}
+
+    def sums(self) -> dict[str, float]:
+        """The same since the start."""
+        for replica in self.replicas:
+            replica.account()
+        found: dict[str, float] = {name: sum(getattr(r.meter, name) for r in self.replicas) for name in SUMS}
+        found["preemptions"] = sum(r.preemptions for r in self.replicas)
+        found["evictions"] = sum(r.pool.evictions for r in self.replicas)
+        return found

@@ -65,6 +65,6 @@ class Geometry:
         return 4.0 * self.q_heads * self.head_dim * self.reading_layers
 
     def compactable_share(self, tokens: int, kv_dtype: str) -> float:
-        """Share of a session's memory at `tokens` that compaction can touch."""
+        """Share of a session's memory at `tokens` that compaction can touch: all but its constant state."""
         rows = tokens * self.row_bytes(kv_dtype)
         return rows / (rows + self.state_bytes) if rows else 0.0

@@ -9,8 +9,8 @@ class Live:
     """One session in flight: its plan, where it stands, and what it holds. Mutated by its replica only."""
 
     __slots__ = (
-        "agent", "arrival", "at", "blocks", "finish", "first", "hit", "left", "lent", "made", "moved", "pay", "plan",
-        "replica", "slope", "turn",
+        "agent", "arrival", "at", "blocks", "finish", "first", "hit", "left", "lent", "made", "moved", "pay",
+        "pending", "plan", "replica", "slope", "turn",
     )  # fmt: skip
 
     def __init__(self, plan: SessionPlan, agent: int, turn: int = 0) -> None:
@@ -20,6 +20,7 @@ class Live:
         self.arrival = 0.0
         self.first = -1.0
         self.hit = True
+        self.pending = False  # a turn of it has arrived and is not over
         self.moved = False  # this turn was sent to another replica
         self.made = 0  # tokens of this turn that exist
         self.left = 0  # tokens still to prefill

@@ -5,12 +5,15 @@ from __future__ import annotations
 from .blocks import BlockPool
 from .cost import CostModel
 
+SUMS = ("batch_s", "used_s", "held_s", "busy_s", "prefill_s", "weights_s", "kv_s", "host_s", "compaction_s")
+
 
 class Meter:
     """Running sums in seconds (`*_s`) and in units times seconds (`batch_s` requests, `used_s` and `held_s` blocks)."""
 
     def __init__(self) -> None:
-        self.clock = self.batch_s = self.used_s = self.held_s = self.busy_s = 0.0
+        self.clock = 0.0
+        self.batch_s = self.used_s = self.held_s = self.busy_s = 0.0
         self.prefill_s = self.weights_s = self.kv_s = self.host_s = self.compaction_s = 0.0
 
     def account(self, now: float, batch: int, pool: BlockPool) -> None:

@@ -18,10 +18,11 @@ from .bench import Bench, Variant
 from .cost import Deployment, fit_tp
 from .geometry import Geometry
 from .hardware import Gpu
+from .outcome import SimResult
 from .report import ENOUGH_REPLICATIONS, averaged, described, quality
-from .run import TURNS, Scenario, SimResult
+from .run import TURNS, Scenario
 from .search import Side, bracket, levels, verdict
-from .sensitivity import moved, other_shapes
+from .sensitivity import assumed, moved, other_shapes
 from .slo import Slo
 from .workload import Workload
 
@@ -75,10 +76,13 @@ def plan(
         for side, scenario in zip(sides, scenarios, strict=True):
             for result in (found for results in side.results.values() for found in results):
                 record(scenario, result)
+    frame = described(scenarios[0], replications, seed)
+    if sensitivity:
+        frame["assumptions"]["sensitivity"] = assumed(replications)
     return {
         "slo": {s.key: s.limit_s for s in slo},
         "workload": workload.name,
-        **described(scenarios[0], replications, seed),
+        **frame,
         "other_shapes": shapes,
         "plans": rows,
     }
@@ -126,6 +130,8 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
         "gpus_if_slower": None,
         "gpus_if_faster": None,
         "turns_break_even": None,
+        "turns_break_even_note": None,
+        "turns_break_even_cut_share": None,
     }
     happened = averaged(side.results[at])
     happened["binding_constraint"] = (one_fewer or side.results[at])[0].binding_constraint

@@ -8,8 +8,10 @@ from typing import Any
 from ..replay.profile import PolicyProfile
 from .cost import HELD_OUT_ERROR, HOST_SEQUENCE_S, HOST_STEP_S, Deployment
 from .geometry import Geometry
-from .run import Scenario, SimResult
-from .workload import contexts
+from .outcome import SimResult
+from .run import Scenario
+from .slo import geometric_mean
+from .workload import Workload, contexts
 
 ENOUGH_REPLICATIONS = 10  # fewer are a first look, and flagged
 MEANS = (
@@ -27,7 +29,7 @@ MEANS = (
 
 
 def averaged(results: Sequence[SimResult]) -> dict[str, Any]:
-    """The keys of `simulate`, averaged over replications (`batch_max` is the largest)."""
+    """The keys of `simulate`, averaged over replications: latencies as geometric means, `batch_max` the largest."""
     first, count = results[0], len(results)
     row: dict[str, Any] = {"gpus": first.gpus, "replicas": first.replicas, "tp": first.tp}
     row |= {name: sum(getattr(r, name) for r in results) / count for name in MEANS}
@@ -43,7 +45,7 @@ def averaged(results: Sequence[SimResult]) -> dict[str, Any]:
 
 def _mean(values: list[float | None]) -> float | None:
     known = [v for v in values if v is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
+    return geometric_mean(known) if len(known) == len(values) else None
 
 
 def quality(profile: PolicyProfile, geometry: Geometry) -> dict[str, Any]:
@@ -76,15 +78,30 @@ def assumptions(scenario: Scenario) -> dict[str, Any]:
         "activation_gib": deployment.activation_gib,
         "model_error": f"±{HELD_OUT_ERROR:.1%} (assumed: held-out time per output token of another calibration)",
         "structural_tokens": "two per segment (assumed), and what follows them",
-        "retention": "whole sessions, least recently used first",
+        "retention": "KV of waiting agents stays in GPU memory until evicted, whole sessions, least recently used "
+        "first; no offload to host memory (assumed)",
+        "sessions": _drawn(scenario.workload),
+        "window": f"{scenario.positions.cut_share:.0%} of sessions end at the model's window of "
+        f"{deployment.geometry.max_positions:,} tokens, before their last turn",
         "extra_turns": "none (assumed)" if not scenario.extra_turns else f"{scenario.extra_turns:.0%} more",
     }
 
 
+def _drawn(load: Workload) -> str:
+    count = f"{len(load.sessions):,} sessions"
+    if load.declared:
+        return f"{count}, drawn once from the declared laws: intervals are for this draw, other seeds give other draws"
+    return f"replications draw from the {count} given, with replacement"
+
+
 def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any]:
-    """The frame of an answer: model, machine, memory, contexts, price, seeds, assumptions."""
+    """The frame of an answer: model, machine, memory, contexts, price, seeds, assumptions.
+
+    `compactable_share`: of a session's memory at the median context, what compaction can touch at all.
+    """
     deployment: Deployment = scenario.deployment
     geometry, gpu = deployment.geometry, deployment.gpu
+    lengths = contexts(scenario.workload, geometry.max_positions)
     return {
         "model": geometry.name,
         "gpu": gpu.name,
@@ -93,13 +110,15 @@ def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any
         "kv_dtype": deployment.kv_dtype,
         "agents": scenario.workload.agents,
         "rate": scenario.workload.rate,
-        "contexts": contexts(scenario.workload, geometry.max_positions),
+        "contexts": lengths,
+        "compactable_share": geometry.compactable_share(lengths["p50"], deployment.kv_dtype) if lengths else None,
         "pool_tokens": deployment.tokens(),
         "weights_gib": deployment.weights_gib(),
         "price_per_hour": gpu.price_per_hour,
         "price_source": gpu.price_source,
         "replications": replications,
         "seed": seed,
+        "statistic": "geometric mean over replications, 95 % interval of Student's t on logarithms",
         "few_replications": replications < ENOUGH_REPLICATIONS,
         "assumptions": assumptions(scenario),
     }

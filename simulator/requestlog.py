@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from ..errors import UserError
 from ..replay.policies.base import SegmentSize
 from ..traces.trajectory import Request
+from .positions import NOMINAL_TPOT_S
 from .session import SessionSpec
-from .workload import NOMINAL_TPOT_S, segment
+from .workload import segment
 
 LEAST_SHARED_BLOCKS = 2  # a single equal block is the common system prompt, not a session
 

@@ -10,8 +10,11 @@ from typing import Literal
 import numpy as np
 
 from .bench import Bench, Variant
-from .run import Scenario, SimResult
-from .slo import Slo
+from .cost import CostModel
+from .outcome import SimResult
+from .run import Scenario
+from .session import SessionPlan
+from .slo import LEAST_S, Slo, geometric_mean
 
 Verdict = Literal["meets", "fails", "undecided"]
 PILOT_SEEDS = 2
@@ -20,9 +23,10 @@ WIDEST = 12  # sizes looked at on either side of the pilot's, before the bracket
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One SLO metric at one fleet size, in seconds: mean and 95 % interval over replications.
+    """One SLO metric at one fleet size, in seconds: geometric mean over replications and its 95 % interval.
 
-    The interval is Student's t on logarithms: near saturation latencies scatter by factors, and none is negative.
+    The interval is Student's t on logarithms (near saturation latencies scatter by factors, and none is negative),
+    so the mean that belongs to it is the geometric one: it lies inside, always, and what "meets" has a mean that meets.
     """
 
     mean: float
@@ -31,18 +35,17 @@ class Level:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Level:
-        """An interval of no width for one value; infinite ends where a value is infinite."""
-        if not all(map(math.isfinite, values)):
-            return cls(math.inf, min(values), math.inf)
-        mean = float(np.mean(values))
+        """An interval of no width for one value; infinite mean and upper end where a value is infinite."""
+        mean = geometric_mean(values)
+        if not math.isfinite(mean):
+            return cls(mean, min(values), mean)
         if len(values) < 2:
             return cls(mean, mean, mean)
         from scipy.special import stdtrit
 
-        logs = np.log(np.maximum(values, 1e-12))
-        half = float(stdtrit(len(values) - 1, 0.975) * np.std(logs, ddof=1) / math.sqrt(len(values)))
-        centre = float(np.mean(logs))
-        return cls(mean, math.exp(centre - half), math.exp(centre + half))
+        spread = float(np.std(np.log(np.maximum(values, LEAST_S)), ddof=1))
+        factor = math.exp(float(stdtrit(len(values) - 1, 0.975)) * spread / math.sqrt(len(values)))
+        return cls(mean, mean / factor, mean * factor)
 
 
 def levels(results: Sequence[SimResult], slos: Sequence[Slo]) -> dict[str, Level]:
@@ -61,43 +64,56 @@ def verdict(results: Sequence[SimResult], slos: Sequence[Slo]) -> Verdict:
 
 
 def mean_meets(results: Sequence[SimResult], slos: Sequence[Slo]) -> bool:
-    """Whether every metric's mean over the replications is within its limit."""
+    """Whether every metric's geometric mean over the replications is within its limit; implied by "meets"."""
     found = levels(results, slos)
     return all(found[slo.key].mean <= slo.limit_s for slo in slos)
 
 
 def lower_bound(scenario: Scenario) -> int:
-    """Replicas below which no fleet can keep its promises: busy seconds demanded per second.
+    """Replicas below which no fleet can keep its promises: busy seconds that the turns demand in each second.
 
-    Every turn takes at least its prefill, its compaction, and its tokens' share of the dense work, the rows they
-    read and the host time. Turns come at `rate` times turns per session, or at least at agents / (mean wait +
-    TTFT limit + mean output · TPOT limit): a fleet whose mean latencies are within the limits is no slower.
+    Seconds per turn: the least it can take, whatever it shares a step with — its prefill, its compaction, and for each
+    output token the dense work, the rows read, the state and the host time of one sequence. Turns per second: as the
+    sessions arrive (open, recorded); in a closed workload at least agents / (mean wait + TTFT limit + mean output ·
+    TPOT limit), since a fleet whose mean latencies are within the limits turns its agents round no slower. A closed
+    workload without a limit on both has no such rate, and the bound is 1.
     """
-    load, cost = scenario.load, scenario.cost
-    busy = waits = outputs = 0.0
+    busy_s = waits_s = outputs = 0.0
     turns = 0
     for index in scenario.positions.usable:
         plan = scenario.plan_of(index)
-        for j in range(plan.turns):
-            feed = plan.feed[j] if j else plan.feed[0] - plan.shared
-            rows = plan.after[j] + plan.out[j] / 2
-            busy += max(0, feed) * (cost.token_s + cost.local_s) + plan.pay[j]
-            busy += feed * plan.base[j] * cost.pair_s
-            busy += plan.out[j] * (cost.token_s + cost.head_s + cost.host_sequence_s + rows * cost.row_s + cost.state_s)
-            waits += plan.wait[j]
-            outputs += plan.out[j]
-            turns += 1
+        busy_s += _busy_s(plan, scenario.cost)
+        waits_s += sum(plan.wait[plan.begin : -1])
+        outputs += sum(plan.out[plan.begin :])
+        turns += plan.turns - plan.begin
+    per_second = _turns_per_s(scenario, waits_s / turns, outputs / turns)
+    return max(1, math.ceil(per_second * busy_s / turns - 1e-9))
+
+
+def _busy_s(plan: SessionPlan, cost: CostModel) -> float:
+    """The least seconds of a replica that a session takes, its cache never lost."""
+    busy = 0.0
+    token_s = cost.token_s + cost.head_s + cost.host_sequence_s + cost.state_s
+    for j in range(plan.begin, plan.turns):
+        here = j > plan.begin  # the first request finds the shared prefix and nothing else
+        feed, base = (plan.feed[j], plan.base[j]) if here else (plan.raw[j] - plan.shared, plan.shared)
+        busy += feed * (cost.token_s + cost.local_s) + (plan.pay[j] if here else plan.repay[j])
+        busy += feed * (base + (plan.peak[j] if here else plan.top[j])) / 2 * cost.pair_s
+        busy += (plan.out[j] - 1) * (token_s + (plan.after[j] + plan.out[j] / 2 - 1) * cost.row_s)
+    return busy
+
+
+def _turns_per_s(scenario: Scenario, wait_s: float, output: float) -> float:
+    """Turns per second that a fleet within its limits serves at least; 0 when nothing says."""
+    load, positions = scenario.load, scenario.positions
     if load.kind == "open":
-        per_second = (load.rate or 0.0) * turns / len(scenario.positions.usable)
-    elif load.kind == "closed":
-        ttft = next((s.limit_s for s in scenario.slos if s.metric == "ttft"), None)
-        tpot = next((s.limit_s for s in scenario.slos if s.metric == "tpot"), None)
-        if ttft is None or tpot is None:
-            return 1
-        per_second = (load.agents or 0) / (waits / turns + ttft + outputs / turns * tpot)
-    else:
-        per_second = turns / max(1e-9, scenario.horizon_s()[1])
-    return max(1, math.ceil(per_second * busy / turns - 1e-9))
+        return (load.rate or 0.0) * positions.mean_turns
+    if load.kind == "recorded":
+        return positions.mean_turns * len(positions.usable) / max(1e-9, scenario.horizon_s()[1])
+    limits = {s.metric: s.limit_s for s in scenario.slos if s.percentile >= 90}  # a median says little of the mean
+    if not {"ttft", "tpot"} <= limits.keys():
+        return 0.0
+    return (load.agents or 0) / (wait_s + limits["ttft"] + output * limits["tpot"])
 
 
 def resident_guess(scenario: Scenario) -> int:
@@ -161,24 +177,46 @@ class Side:
 
 
 def bracket(bench: Bench, variant: Variant, seeds: Sequence[int], most: int) -> Side:
-    """Size one scenario: a pilot on two replications, then every size between *fails* and *meets* on all."""
+    """Size one scenario: a pilot on two replications, then every size between *fails* and *meets* on all.
+
+    Where the pilot was too hopeful the search goes on upward, so that no answer up to `most` is missed.
+    """
     scenario = bench.shelf.get(variant)
     slos = scenario.slos
     bound = min(lower_bound(scenario), most)
-    pilot = smallest(
-        lambda n: mean_meets(bench.run(variant, n, seeds[:PILOT_SEEDS]), slos),
-        bound,
-        most,
-        max(bound, resident_guess(scenario)),
+    few = seeds[:PILOT_SEEDS]
+    first = smallest(
+        lambda n: mean_meets(bench.run(variant, n, few), slos), bound, most, max(bound, resident_guess(scenario))
     )
-    first = most if pilot is None else pilot
-    results = {first: bench.run(variant, first, seeds)}
-    while verdict(results[max(results)], slos) != "meets" and max(results) < min(most, first + WIDEST):
-        results[max(results) + 1] = bench.run(variant, max(results) + 1, seeds)
-    while verdict(results[min(results)], slos) != "fails" and min(results) > max(bound, first - WIDEST):
-        results[min(results) - 1] = bench.run(variant, min(results) - 1, seeds)
+    results: dict[int, list[SimResult]] = {}
+    while True:
+        results |= _neighbours(lambda n: bench.run(variant, n, seeds), first or most, bound, most, slos)
+        low, count, high = _settled(results, slos)
+        beyond = max(results) + 1
+        if count is not None or beyond > most:
+            return Side(variant, bound, count, low, high, results)
+        first = smallest(lambda n: mean_meets(bench.run(variant, n, seeds), slos), beyond, most, beyond)
+
+
+def _neighbours(
+    run: Callable[[int], list[SimResult]], first: int, bound: int, most: int, slos: Sequence[Slo]
+) -> dict[int, list[SimResult]]:
+    """The sizes around `first`, up to one that meets and down to one that fails."""
+    found = {first: run(first)}
+    while verdict(found[max(found)], slos) != "meets" and max(found) < min(most, first + WIDEST):
+        found[max(found) + 1] = run(max(found) + 1)
+    while verdict(found[min(found)], slos) != "fails" and min(found) > max(bound, first - WIDEST):
+        found[min(found) - 1] = run(min(found) - 1)
+    return found
+
+
+def _settled(results: dict[int, list[SimResult]], slos: Sequence[Slo]) -> tuple[int | None, int | None, int | None]:
+    """(low, count, high): the smallest size above all that fail, the smallest from there whose mean meets, and the
+    smallest from there that meets. All None when no mean meets above all that fail.
+    """
     failing = [n for n in results if verdict(results[n], slos) == "fails"]
     low = max(failing) + 1 if failing else min(results)
     count = next((n for n in sorted(results) if n >= low and mean_meets(results[n], slos)), None)
-    high = next((n for n in sorted(results) if count and n >= count and verdict(results[n], slos) == "meets"), None)
-    return Side(variant, bound, count, low if count else None, high, results)
+    if count is None:
+        return None, None, None
+    return low, count, next((n for n in sorted(results) if n >= count and verdict(results[n], slos) == "meets"), None)

@@ -6,66 +6,94 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .bench import Bench
+from .bench import Bench, Variant
 from .cost import HELD_OUT_ERROR
+from .positions import NOMINAL_TPOT_S
 from .search import Side, mean_meets, smallest
 
+FEW = 2  # replications that break-even and other shapes rest on
 MOST_GROWTH = 4.0  # extra turns beyond which break-even is not looked for
 GROWTH_STEP = 0.1
+CUT_SHARE = 0.05  # sessions that the window may end at a growth in turns that is still called real
+AT_WINDOW = "sessions then reach the model's window"
+NOT_TRIED = "more was not tried"
 SHAPES = {
     "no prefix shared": {"shared": False},
     "half the growth per turn": {"growth": 0.5},
 }
 
 
+def assumed(replications: int) -> str:
+    """What the moved answers rest on, for the list of assumptions."""
+    return (
+        f"slower and faster machines rest on all {replications} replications, other shapes and more turns on "
+        f"{min(FEW, replications)}; more turns: as many tasks per second (agents as sessions last at "
+        f"{NOMINAL_TPOT_S * 1e3:g} ms per token), each with more of its own turns until the model's window"
+    )
+
+
 def moved(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most: int) -> dict[str, Any]:
     """How the answer moves: with machines slower or faster by the model's error, and with more turns."""
     if side.count is None:
         return {}
-    few, tp, count = list(seeds[:2]), bench.scenarios[0].deployment.tp, side.count
-    slos = bench.scenarios[0].slos
-
-    def size(factor: float, low: int, high: int) -> int | None:
-        variant = replace(side.variant, slowdown=factor)
-        return smallest(lambda n: mean_meets(bench.run(variant, n, few), slos), low, high, count, stride=1)
-
-    slower = size(1 + HELD_OUT_ERROR, count, most)
-    faster = size(1 - HELD_OUT_ERROR, 1, count) or count
-    row: dict[str, Any] = {"gpus_if_slower": slower and slower * tp, "gpus_if_faster": faster * tp}
+    tp = bench.scenarios[0].deployment.tp
+    row: dict[str, Any] = {}
+    for name, factor in (("gpus_if_slower", 1 + HELD_OUT_ERROR), ("gpus_if_faster", 1 - HELD_OUT_ERROR)):
+        found = _size(bench, replace(side.variant, slowdown=factor), seeds, most, side.count, stride=1)
+        row[name] = found and found * tp
     if side is not full and full.count is not None:
-        row["turns_break_even"] = break_even(bench, side, full.count, few)
+        row |= break_even(bench, side, full.count, seeds)
     return row
 
 
-def break_even(bench: Bench, side: Side, replicas: int, seeds: Sequence[int]) -> float:
-    """The relative growth in turns up to which the policy needs no more than `replicas`, the size of `full`.
+def _size(
+    bench: Bench, variant: Variant, seeds: Sequence[int], most: int, start: int, stride: int | None = None
+) -> int | None:
+    """The smallest fleet of a variant whose mean over `seeds` meets, in replicas. Any size may be found."""
+    slos = bench.scenarios[0].slos
+    return smallest(lambda n: mean_meets(bench.run(variant, n, seeds), slos), 1, most, start, stride)
 
-    0 when nothing is saved; `MOST_GROWTH` when it is not reached by then.
+
+def break_even(bench: Bench, side: Side, replicas: int, seeds: Sequence[int]) -> dict[str, Any]:
+    """`turns_break_even`: how many more turns, as a share, the policy can take on `replicas`, the size of `full`.
+
+    Counted in turns served per session, at the same tasks per second. It is the point where the saving is gone unless
+    `turns_break_even_note` says why it is only known to be beyond: the model's window ends too many of the longer
+    sessions (`turns_break_even_cut_share`), or the search ended. 0 when nothing is saved.
     """
     if side.count is None or side.count >= replicas:
-        return 0.0
+        return {"turns_break_even": 0.0}
     slos = bench.scenarios[0].slos
     steps = round(MOST_GROWTH / GROWTH_STEP)
+    base = bench.shelf.get(side.variant).positions
+
+    def longer(step: int) -> Variant:
+        return replace(side.variant, extra_turns=step * GROWTH_STEP)
 
     def too_much(step: int) -> bool:
-        variant = replace(side.variant, extra_turns=step * GROWTH_STEP)
-        return not mean_meets(bench.run(variant, replicas, seeds), slos)
+        return not mean_meets(bench.run(longer(step), replicas, seeds[:FEW]), slos)
 
-    first = smallest(too_much, 1, steps, round((replicas / side.count - 1) / GROWTH_STEP))
-    return MOST_GROWTH if first is None else round((first - 1) * GROWTH_STEP, 2)
+    most_served = bench.shelf.get(longer(steps)).positions.mean_turns / base.mean_turns
+    guess = (replicas / side.count - 1) / GROWTH_STEP if most_served > replicas / side.count else steps
+    first = smallest(too_much, 1, steps, round(guess))
+    there = bench.shelf.get(longer(steps if first is None else first - 1)).positions
+    note = AT_WINDOW if there.cut_share > CUT_SHARE else NOT_TRIED if first is None else None
+    return {
+        "turns_break_even": round(there.mean_turns / base.mean_turns - 1, 2),
+        "turns_break_even_note": note,
+        "turns_break_even_cut_share": there.cut_share,
+    }
 
 
 def other_shapes(bench: Bench, sides: list[Side], seeds: Sequence[int], most: int) -> list[dict[str, Any]]:
-    """GPUs of `full` and the last policy if the declared workload were shaped otherwise, on two replications."""
-    slos, tp = bench.scenarios[0].slos, bench.scenarios[0].deployment.tp
+    """GPUs of `full` and the last policy if the declared workload were shaped otherwise."""
+    tp = bench.scenarios[0].deployment.tp
     rows = []
     for what, change in SHAPES.items():
         row: dict[str, Any] = {"what": what}
         for side in sides[:1] + sides[1:][-1:]:
             if side.count is not None:
-                variant = replace(side.variant, **change)
-                meets = lambda n, v=variant: mean_meets(bench.run(v, n, list(seeds[:2])), slos)  # noqa: E731
-                found = smallest(meets, 1, most, side.count)
+                found = _size(bench, replace(side.variant, **change), seeds[:FEW], most, side.count)
                 row[bench.scenarios[side.variant.index].policy] = found and found * tp
         rows.append(row)
     return rows

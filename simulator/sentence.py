@@ -8,6 +8,7 @@ from typing import Any
 from .slo import parse_slo, words
 
 Row = Mapping[str, Any]
+HELD = "without offloading to host memory"  # the retention that every plan assumes so far
 
 
 def sentence(plan: Mapping[str, Any], policy: str) -> str:
@@ -22,16 +23,16 @@ def sentence(plan: Mapping[str, Any], policy: str) -> str:
         )
     if not full["feasible"]:
         head = (
-            f"With `{policy}` {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms}; "
+            f"With `{policy}` {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms} {HELD}; "
             f"without compaction no fleet of up to {full['gpus_searched']} does"
         )
     elif row is full or row["gpus_saved"] == 0:
         also = "Without compaction" if row is full else f"With `{policy}`, as without it ({_saved(row)}),"
-        head = f"{also} {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms}"
+        head = f"{also} {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms} {HELD}"
     else:
         head = (
             f"With `{policy}` {plan['workload']} needs **{row['gpus']} × {gpu} instead of {full['gpus']}** "
-            f"({_saved(row)}) at {terms}{_turns(row)}"
+            f"({_saved(row)}) at {terms} {HELD}{_turns(row)}"
         )
     few = f" Only {plan['replications']} replications: a first look." if plan["few_replications"] else ""
     binds = dict.fromkeys(r["binding_constraint"].partition(":")[0] for r in (full, row))
@@ -56,9 +57,13 @@ def _saved(row: Row) -> str:
 def _turns(row: Row) -> str:
     if row["extra_turns"] is not None:
         return f", {1 + row['extra_turns']:.2g} × the turns counted"
-    growth = row.get("turns_break_even")
-    if not growth:
+    growth, note = row.get("turns_break_even"), row.get("turns_break_even_note")
+    if growth is None or row["gpus_saved"] <= 0:
         return ""
+    if note:
+        return f", up to at least {1 + growth:.1f} × the turns ({note})"
+    if not growth:
+        return ", as long as agents need no more turns"
     return f", as long as agents need less than {1 + growth:.1f} × the turns"
 
 
@@ -103,7 +108,6 @@ def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Rows of `plan` in the columns of `COLUMNS`, for a terminal."""
     out = []
     for row in rows:
-        growth = row.get("turns_break_even")
         out.append(
             {
                 "policy": row["policy"],
@@ -112,7 +116,7 @@ def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "gpus_saved": row["gpus_saved"],
                 "saved_interval": _pair(row["gpus_saved_low"], row["gpus_saved_high"]),
                 "slower_faster": _pair(row["gpus_if_slower"], row["gpus_if_faster"], "/"),
-                "turns": None if growth is None else round(1 + growth, 2),
+                "turns": _growth(row),
                 "cost": None if row["cost_per_month"] is None else f"{row['cost_per_month']:,.0f}",
                 "ttft": row["ttft_s"]["p95"],
                 "tpot": row["tpot_s"]["p95"],
@@ -122,6 +126,11 @@ def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
             }
         )
     return out
+
+
+def _growth(row: Row) -> str | None:
+    growth, least = row.get("turns_break_even"), "≥ " if row.get("turns_break_even_note") else ""
+    return None if growth is None else f"{least}{1 + growth:.2f}"
 
 
 def _pair(low: float | None, high: float | None, join: str = "–") -> str | None:

@@ -12,6 +12,7 @@ from ..errors import UserError
 
 METRICS = ("ttft", "tpot", "e2e")
 PERCENTILES = (50, 90, 95, 99)
+LEAST_S = 1e-12  # no latency is taken as shorter: logarithms
 _SPELLING = re.compile(r"^\s*([a-z0-9]+)_p(\d+)\s*=\s*([0-9.eE+-]+)\s*$")
 
 
@@ -59,6 +60,11 @@ def parse_slo(texts: Sequence[str] | Mapping[str, float]) -> tuple[Slo, ...]:
 def words(slos: Iterable[Slo]) -> str:
     """All promises in one phrase."""
     return " and ".join(slo.words() for slo in slos)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean of one figure over replications, as everywhere in an answer; infinite when one of them is."""
+    return float(np.exp(np.mean(np.log(np.maximum(values, LEAST_S)))))
 
 
 def percentile(values: np.ndarray, q: int) -> float | None:

@@ -14,10 +14,10 @@ import numpy as np
 
 from ..errors import UserError
 from ..replay.policies.base import SegmentSize, split_turns
+from .positions import Positions
 from .session import SessionSpec
 
 Z75, Z90 = 0.674490, 1.281552
-NOMINAL_TPOT_S = 0.03  # only to place agents within their sessions at the start
 STRUCTURAL_TOKENS = 2  # opening and closing markup per segment, where there is no text to count it in
 
 
@@ -47,13 +47,21 @@ class Workload:
         return "closed" if self.agents else "open" if self.rate else "recorded"
 
     def grown(self, extra_turns: float, window: int) -> Workload:
-        """Every session with 1 + extra_turns times its turns (its own turns again), and as many tasks per second:
-        a closed workload then has more agents at work. Contexts grow with the turns, up to the model's `window`.
+        """Every session with 1 + extra_turns times its turns (its own turns again), and as many tasks per second.
+
+        Contexts grow with the turns, up to the model's `window`. A closed workload then has more agents at work: as
+        many times more as its mean session lasts longer at the nominal decode speed (Little's law), which the window
+        keeps below 1 + extra_turns.
         """
         if extra_turns <= 0:
             return self
-        agents = None if self.agents is None else round(self.agents * (1 + extra_turns))
-        return replace(self, sessions=tuple(_longer(s, extra_turns, window) for s in self.sessions), agents=agents)
+        sessions = tuple(_longer(s, extra_turns, window) for s in self.sessions)
+        agents = self.agents
+        if agents is not None:
+            before, after = (Positions(specs, window) for specs in (self.sessions, sessions))
+            if before.usable:
+                agents = round(agents * after.mean_session_s / before.mean_session_s)
+        return replace(self, sessions=sessions, agents=agents)
 
     @property
     def sessions_per_s(self) -> float:
@@ -77,14 +85,14 @@ def _longer(spec: SessionSpec, extra: float, window: int) -> SessionSpec:
     segments, waits = list(spec.segments), list(spec.waits)
     total = sum(s.tokens for s in segments)
     for i in range(round(len(turns) * extra)):
-        if total > window:
-            break
         more = [s for s in again[i % len(again)].segments() if s.kind != "prefix"]
         if segments[-1].kind == "assistant":  # the last turn had no tool response to begin another turn from
             more = typical + more
         segments += more
-        total += sum(s.tokens for s in more)
         waits.append(spec.waits[(i + 1) % len(spec.waits)])
+        if total > window:  # this turn begins beyond it: no more are needed to see that the session is cut
+            break
+        total += sum(s.tokens for s in more)
     return replace(spec, segments=tuple(segments), waits=tuple(waits))
 
 

@@ -2,22 +2,10 @@ import numpy as np
 import pytest
 from worlds import TE, closed, deployment, scenario, sessions
 
-from kvmill.simulator.fleet import Fleet, Positions
+from kvmill.simulator.fleet import Fleet
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.session import SessionSpec
-from kvmill.simulator.workload import NOMINAL_TPOT_S, Workload, assemble
-
-
-def test_agents_are_found_in_long_cycles_in_proportion_to_their_length():
-    short = SessionSpec(assemble(100, [1], []), (1.0,))
-    long = SessionSpec(assemble(100, [1], []), (9.0,))
-    positions = Positions([short, long], 10_000)
-    drawn = positions.draw(np.random.default_rng(0), 20_000)
-    share = np.mean([session == 1 for session, *_ in drawn])
-    assert share == pytest.approx((9 + NOMINAL_TPOT_S) / (10 + 2 * NOMINAL_TPOT_S), abs=0.01)
-    left = np.array([until for session, _, until, *_ in drawn if session == 1])
-    assert left.mean() == pytest.approx(4.5, rel=0.03), "a uniform moment of the cycle"
-    assert positions.mean_session_s == pytest.approx(5 + NOMINAL_TPOT_S)
+from kvmill.simulator.workload import Workload, assemble
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another():
@@ -103,3 +91,15 @@ def test_saturation_is_seen_and_said():
     calm = run_fleet(scenario(load, "full", deployment(), turns=3000), 40, 0)
     assert calm.unserved_share < 0.01
     assert "growing" not in calm.binding_constraint
+
+
+def test_nothing_is_waited_for_after_a_session():
+    """An agent whose last turn ends begins its next session at once, and so does one that is found in a last turn."""
+    load = Workload("alone", (SessionSpec(assemble(64, [10, 10], [5]), (1.0, 1e6)),), agents=1)
+    log = []
+    run_fleet(scenario(load, place=deployment(), turns=40), 1, 3, log=log)
+    ends = {turn: [entry[-1] for entry in log if entry[0] == "done" and entry[2] == turn] for turn in (0, 1)}
+    begins = [entry[-1] for entry in log if entry[0] == "admit" and entry[2] == 0]
+    assert len(ends[1]) > 10
+    assert set(ends[1]) - {max(ends[1])} <= set(begins), "the next session begins when the last ends"
+    assert min(begins) < 1.0

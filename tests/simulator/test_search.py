@@ -1,12 +1,17 @@
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from worlds import SLOS, TE, closed, deployment, scenario
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from worlds import SLOS, TE, closed, deployment, scenario, sessions
 
 from kvmill.simulator.bench import Bench, Variant
 from kvmill.simulator.run import run_fleet
-from kvmill.simulator.search import Level, bracket, lower_bound, mean_meets, smallest, verdict
+from kvmill.simulator.search import WIDEST, Level, bracket, lower_bound, mean_meets, smallest, verdict
+from kvmill.simulator.slo import parse_slo
+from kvmill.simulator.workload import Workload
 
 
 @pytest.mark.parametrize("truth", [1, 2, 7, 50, 99, 100])
@@ -30,17 +35,39 @@ def test_no_size_is_an_answer_and_the_lower_bound_is_not_undercut():
 def test_the_interval_is_students_t_on_logarithms():
     level = Level.of([1.0, 2.0, 4.0])
     half = 4.302653 * math.log(2) / math.sqrt(3)
-    assert level.mean == pytest.approx(7 / 3)
+    assert level.mean == pytest.approx(2.0), "the geometric mean, which is what the interval is about"
     assert (level.low, level.high) == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)), rel=1e-6)
     assert Level.of([1.0, math.inf]).low == 1.0
     assert math.isinf(Level.of([1.0, math.inf]).mean)
 
 
-def fake(*values):
-    base = run_fleet(scenario(closed(2), turns=50), 1, 0)
-    from dataclasses import replace
+SKEWED = [0.5] * 9 + [18]  # arithmetic mean 2.25, beyond a limit of 2; interval of the geometric mean within it
 
-    return [replace(base, values={"ttft_p95": t, "tpot_p95": 0.01}) for t in values]
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=12), st.floats(1e-3, 1e3))
+def test_the_mean_lies_in_its_interval_and_what_meets_has_a_mean_that_meets(values, limit):
+    level = Level.of(values)
+    assert level.low <= level.mean <= level.high
+    assert level.mean == pytest.approx(math.prod(v ** (1 / len(values)) for v in values))
+    slos = parse_slo({"ttft_p95": limit})
+    found = fake(*values)
+    assert mean_meets(found, slos) or verdict(found, slos) != "meets"
+    assert not (mean_meets(found, slos) and verdict(found, slos) == "fails")
+
+
+def test_one_outlier_does_not_make_the_mean_and_the_interval_disagree():
+    level = Level.of(SKEWED)
+    assert level.low < level.mean < level.high < 2
+    assert verdict(fake(*SKEWED), SLOS) == "meets"
+    assert mean_meets(fake(*SKEWED), SLOS)
+
+
+BASE = run_fleet(scenario(closed(2), turns=50), 1, 0)
+
+
+def fake(*values):
+    return [replace(BASE, values={"ttft_p95": t, "tpot_p95": 0.01}) for t in values]
 
 
 def test_verdicts_compare_the_interval_with_the_limit():
@@ -79,12 +106,73 @@ def test_keeping_less_never_needs_more():
     assert counts == sorted(counts, reverse=True)
 
 
-def test_the_lower_bound_is_what_the_seconds_demand():
-    bound = lower_bound(SMALL)
-    with Bench([SMALL, scenario(SMALL.workload, TE, SMALL.deployment, turns=400)]) as bench:
-        assert bracket(bench, Variant(0), range(3), 64).count >= bound
-    faster = scenario(SMALL.workload, "full", SMALL.deployment, turns=400, slowdown=0.01)
-    assert lower_bound(faster) <= bound
+BUSY = sessions(40, turns=6, tool=1500, out=150, wait=0.5)
+
+
+@pytest.mark.parametrize("policy", ["full", TE])
+@pytest.mark.parametrize("arrivals", [{"agents": 300}, {"rate": 8.0}])
+def test_a_fleet_below_the_lower_bound_has_too_few_seconds(policy, arrivals):
+    world = scenario(Workload("busy", BUSY, **arrivals), policy, deployment(), turns=4000)
+    bound = lower_bound(world)
+    assert bound >= 2
+    with Bench([world]) as bench:
+        below = bench.run(Variant(0), bound - 1, range(3))
+    assert not mean_meets(below, SLOS)
+    assert all(run.busy_share > 0.9 for run in below)
+
+
+def test_the_lower_bound_is_not_far_below_what_seconds_alone_demand():
+    """Roomy pools, so that no turn loses its cache: an open queue needs little more than its load."""
+    world = scenario(Workload("busy", BUSY, rate=8.0), "full", deployment(), turns=1500)
+    bound = lower_bound(world)
+    runs = [run_fleet(world, 3 * bound, seed) for seed in range(2)]
+    spent = sum(run.busy_share * 3 * bound for run in runs) / 2
+    assert bound - 1 < spent, "no more than what is really spent"
+    faster = replace(world, slowdown=0.5)
+    assert lower_bound(faster) == pytest.approx(bound / 2, abs=1)
+
+
+def test_a_median_says_too_little_of_the_mean_for_a_bound():
+    world = replace(SMALL, workload=closed(2000), slos=parse_slo(["ttft_p50=2", "tpot_p50=0.05"]))
+    assert lower_bound(world) == 1 < lower_bound(replace(world, slos=SLOS))
+
+
+class Scripted(Bench):
+    """A bench whose runs are made up: `levels(n)` gives the TTFT of every replication on n replicas."""
+
+    def __init__(self, levels):
+        super().__init__([SMALL])
+        self.levels = levels
+
+    def run(self, variant, replicas, seeds):
+        return [fake(self.levels(replicas)[seed])[0] for seed in seeds]
+
+
+def test_a_size_that_meets_ends_the_search_with_an_answer():
+    side = bracket(Scripted(lambda n: SKEWED if n >= 9 else [30.0] * 10), Variant(0), range(10), 64)
+    assert (side.low, side.count, side.high) == (9, 9, 9)
+
+
+def test_a_pilot_that_hoped_too_much_does_not_lose_the_answer():
+    """Two lucky replications from 3 on; all ten meet from 40 on only, far beyond the sizes around the pilot's."""
+    luck = lambda n: [1.0] * 10 if n >= 40 else [1.0, 1.0, *[50.0] * 8] if n >= 3 else [50.0] * 10  # noqa: E731
+    side = bracket(Scripted(luck), Variant(0), range(10), 512)
+    assert (side.low, side.count, side.high) == (40, 40, 40)
+    assert len(side.results) < 4 * WIDEST
+
+
+def test_no_answer_is_given_only_when_the_largest_fleet_was_looked_at():
+    luck = lambda n: [1.0, 1.0, *[50.0] * 8] if n >= 3 else [50.0] * 10  # noqa: E731
+    side = bracket(Scripted(luck), Variant(0), range(10), 50)
+    assert (side.low, side.count, side.high) == (None, None, None)
+    assert max(side.results) == 50
+
+
+def test_an_undecided_size_whose_mean_meets_is_the_answer_but_not_its_upper_end():
+    sizes = {5: [3.0, 40.0] * 5, 6: [0.5, 6.0] * 5, 7: [0.5, 1.0] * 5}
+    side = bracket(Scripted(lambda n: sizes.get(n, [90.0] * 10 if n < 5 else [0.5] * 10)), Variant(0), range(10), 64)
+    assert verdict(side.results[6], SLOS) == "undecided"
+    assert (side.low, side.count, side.high) == (6, 6, 7)
 
 
 def test_results_do_not_depend_on_the_number_of_processes():

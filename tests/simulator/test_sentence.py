@@ -33,9 +33,9 @@ def test_the_answer_comes_first_with_terms_interval_turns_quality_and_constraint
     te = row(TE, 11, 16, 14.0, 18.0, "decode bandwidth: p95 TPOT at 97% of its limit", turns_break_even=0.9, **MEASURED)
     assert sentence(found(FULL, te), TE) == (
         f"With `{TE}` long-agents needs **11 × H200 instead of 27** (16 saved, 95 % interval 14–18) at p95 TTFT ≤ 2 s "
-        "and p95 TPOT ≤ 50 ms, as long as agents need less than 1.9 × the turns. Quality measured with smollm2-135m, "
-        "not with the planned qwen3.5-27b: answer accuracy 75% → 64% (paired difference −11 points, −15…−6, "
-        "40 trajectories). Binding constraint: KV blocks → decode bandwidth."
+        "and p95 TPOT ≤ 50 ms without offloading to host memory, as long as agents need less than 1.9 × the turns. "
+        "Quality measured with smollm2-135m, not with the planned qwen3.5-27b: answer accuracy 75% → 64% "
+        "(paired difference −11 points, −15…−6, 40 trajectories). Binding constraint: KV blocks → decode bandwidth."
     )
 
 
@@ -45,6 +45,15 @@ def test_quality_that_was_not_measured_is_said_and_few_replications_are_flagged(
     assert "Quality was not measured" in text
     assert text.endswith("Only 3 replications: a first look.")
     assert "as long as" not in text
+
+
+def test_a_break_even_that_is_only_a_bound_is_called_one():
+    note = "sessions then reach the model's window"
+    te = row(TE, 11, 16, 14.0, 18.0, "x", turns_break_even=0.78, turns_break_even_note=note)
+    assert f", up to at least 1.8 × the turns ({note}). " in sentence(found(FULL, te), TE)
+    assert [r["turns"] for r in table_rows([FULL, te])] == [None, "≥ 1.78"]
+    at_once = row(TE, 11, 16, 14.0, 18.0, "x", turns_break_even=0.0)
+    assert ", as long as agents need no more turns. " in sentence(found(FULL, at_once), TE)
 
 
 def test_measured_extra_turns_replace_the_break_even():

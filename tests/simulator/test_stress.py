@@ -1,5 +1,8 @@
 """Random small fleets: no block is lost, nothing crashes, jumping changes nothing."""
 
+from collections import Counter
+from itertools import pairwise
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import deployment, scenario, sessions
@@ -45,5 +48,11 @@ def test_random_fleets_lose_no_block_and_jumping_changes_nothing(
         log = []
         run = run_fleet(scenario(load, policy, place, turns=60), replicas, seed, jump=jump, check=True, log=log)
         logs.append([entry[:-1] for entry in log])
-        assert run.requests + run.rejected + len(log) > 0
+        count = Counter(event for event, *_ in log)
+        assert count["done"] + count["reject"] > 0, "turns end"
+        assert 0 <= count["admit"] - count["done"] - count["preempt"] <= replicas * cap, "what is admitted is running"
+        assert run.requests <= count["done"]
+        assert run.rejected <= count["reject"]
+        assert run.batch_max <= cap
+        assert all(earlier[-1] <= later[-1] for earlier, later in pairwise(log)), "time goes on"
     assert logs[0] == logs[1]

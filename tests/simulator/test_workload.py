@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
+from worlds import deployment, scenario, sessions
 
 from kvmill.errors import UserError
 from kvmill.replay.policies.base import split_turns
+from kvmill.simulator.positions import NOMINAL_TPOT_S, Positions
+from kvmill.simulator.run import run_fleet
 from kvmill.simulator.session import SessionSpec
 from kvmill.simulator.workload import Workload, assemble, contexts, long_agents
 
@@ -29,14 +32,39 @@ def test_a_seed_gives_the_same_sessions():
 
 def test_growing_turns_grows_agents_and_repeats_each_sessions_own_turns():
     spec = SessionSpec(assemble(1000, [10, 20, 30, 40], [100, 200, 300]), (1.0, 2.0, 3.0, 4.0))
-    grown = Workload("w", (spec,), agents=100).grown(0.5, 10_000)
+    grown = Workload("w", (spec,), agents=1000).grown(0.5, 10_000)
     turns = split_turns(grown.sessions[0].segments)
-    assert grown.agents == 150
+    before, after = 6 + 100 * NOMINAL_TPOT_S, 12 + 150 * NOMINAL_TPOT_S  # the wait after the last turn is not waited
+    assert grown.agents == round(1000 * after / before)
     assert [t.assistant.tokens for t in turns] == [10, 20, 30, 40, 20, 30]
     assert all(t.tool for t in turns[:-1])
     assert len(grown.sessions[0].waits) == 6
     assert Workload("w", (spec,), rate=2.0).grown(0.5, 10_000).rate == 2.0, "tasks per second stay"
     assert Workload("w", (spec,), agents=100).grown(0.0, 10_000).sessions[0] is spec
+
+
+@pytest.mark.parametrize(("extra", "window"), [(0.5, 1 << 40), (2.3, 1 << 40), (2.3, 262_144)])
+def test_grown_workloads_begin_as_many_tasks_per_second(extra, window):
+    """Little's law: agents over mean session seconds, with or without a window that ends sessions early."""
+    load = long_agents(0, 200)
+    grown = load.grown(extra, window)
+    before, after = (Positions(w.sessions, window) for w in (load, grown))
+    assert grown.agents / after.mean_session_s == pytest.approx(load.agents / before.mean_session_s, rel=0.002)
+    longer = after.mean_turns / before.mean_turns
+    if window > 262_144:
+        assert longer == pytest.approx(1 + extra, rel=0.02)
+        assert after.cut_share == 0
+    else:
+        assert longer < 1.7, "a quarter of the sessions cannot grow by as much"
+        assert after.cut_share > before.cut_share + 0.1
+
+
+def test_a_grown_fleet_serves_as_many_tasks_per_second():
+    """Simulated, where waits are most of a session: what latencies add then hardly slows the agents."""
+    load = Workload("w", sessions(40, turns=6, out=20, wait=10.0), agents=60)
+    calm, longer = (scenario(load, place=deployment(), turns=4000, extra_turns=extra) for extra in (0.0, 1.0))
+    tasks = [run_fleet(s, 4, 0).throughput_requests_per_s / s.positions.mean_turns for s in (calm, longer)]
+    assert tasks[1] == pytest.approx(tasks[0], rel=0.1)
 
 
 def test_growth_stops_at_the_window():

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from worlds import TE, closed, deployment, scenario
+
+from kvmill.simulator.fleet import Fleet
+from kvmill.simulator.outcome import observe
+from kvmill.simulator.run import run_fleet
+from kvmill.simulator.session import SessionSpec
+from kvmill.simulator.workload import Workload, assemble
+
+
+def fleet_of(load, replicas=1, **fields):
+    world = scenario(load, "full", deployment(**fields))
+    return Fleet(load, world.positions, world.plan_of, world.deployment, world.cost, replicas, 0), world
+
+
+def at_once(count, out=50_000):
+    return Workload("log", (SessionSpec(assemble(100, [out], []), (0.0,), start_s=1.0),) * count)
+
+
+def test_turns_that_are_still_decoding_count_with_the_ttft_they_had():
+    fleet, world = fleet_of(at_once(5))
+    fleet.env.run(until=20.0)
+    seen = observe(fleet, 0.0, 20.0)
+    assert (len(seen.finished), seen.open, seen.unserved) == (0, 5, 0)
+    prefill = world.cost.step_s(0, 0, 5, 500, 5 * 100 * 50, 5)
+    assert seen.ttft == pytest.approx([prefill] * 5), "all five are fed in one step"
+    assert seen.e2e == pytest.approx([19.0] * 5), "their age, a lower bound"
+    assert len(seen.tpot) == 0
+
+
+def test_turns_that_wait_at_the_end_count_with_their_age():
+    fleet, _ = fleet_of(at_once(5), max_sequences=2)
+    fleet.env.run(until=20.0)
+    seen = observe(fleet, 0.0, 20.0)
+    assert (seen.open, seen.unserved) == (2, 3)
+    assert sorted(seen.ttft)[2:] == pytest.approx([19.0] * 3)
+
+
+def test_turns_of_the_warm_up_are_left_out():
+    fleet, _ = fleet_of(at_once(5))
+    fleet.env.run(until=20.0)
+    seen = observe(fleet, 2.0, 20.0)
+    assert (seen.open, seen.unserved, len(seen.ttft), len(seen.e2e)) == (0, 0, 0, 0)
+
+
+def test_what_machines_did_in_the_warm_up_is_left_out():
+    """A burst that overwhelms the pool at once, then one request in a long calm: only the calm is measured."""
+    burst = tuple(SessionSpec(assemble(2000, [400], []), (0.0,), start_s=0.0) for _ in range(30))
+    calm = tuple(SessionSpec(assemble(2000, [400], []), (0.0,), start_s=900.0 + 100 * i) for i in range(2))
+    run = run_fleet(scenario(Workload("log", burst + calm), place=deployment(20_000)), 1, 0)
+    assert (run.requests, run.batch_max, run.preemptions) == (2, 1, 0)
+    assert run.batch_mean == pytest.approx(1.0)
+    assert run.busy_share < 0.02
+    assert run.kv_used_share < 0.02
+    busy = run_fleet(scenario(Workload("log", burst), place=deployment(20_000)), 1, 0)
+    assert busy.batch_max > 1, "the burst itself is crowded"
+
+
+def test_shares_of_busy_time_add_up():
+    run = run_fleet(scenario(closed(30), TE, deployment(100_000), turns=3000), 2, 0)
+    assert sum(run.shares.values()) == pytest.approx(1.0, abs=0.02)
+    assert run.shares["prefill"] > 0
+    assert run.shares["weights"] > 0
+
+
+def test_a_rejected_turn_is_infinitely_late():
+    load = Workload("big", (SessionSpec(assemble(9000, [10], []), (1.0,)),), agents=2)
+    fleet, _ = fleet_of(load, pool_tokens=8000)
+    fleet.env.run(until=10.0)
+    seen = observe(fleet, 0.0, 10.0)
+    assert seen.rejected > 0
+    assert np.isinf(seen.ttft).sum() == seen.rejected
