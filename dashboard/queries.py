@@ -33,6 +33,11 @@ def newest_runs(store: Store, limit: int = 10) -> Rows:
     ]
 
 
+def kinds_done(store: Store) -> set[str]:
+    """Kinds of which there is a complete run."""
+    return {run.kind for run in store.runs(state="complete")}
+
+
 def run_ids(store: Store, kind: str, table: str) -> list[str]:
     """Runs of a kind that have rows in a table: complete ones first, newest first."""
     runs = [run for run in store.runs(kind) if any(entry.table == table for entry in run.files)]

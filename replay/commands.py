@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
     store = typer.Typer(help="The store: look for damage, merge files.", no_args_is_help=True)
     store.command("check")(store_check)
     store.command("compact")(store_compact)
+    store.command("remove")(store_remove)
     app.add_typer(store, name="store")
 
 
@@ -152,6 +153,7 @@ def sql(
     from ..traces.tables import SCHEMAS
 
     try:
+        _require_question(query)
         found = Store.open(store).query(query)
     except duckdb.Error as error:
         first = str(error).strip().splitlines()[0]
@@ -184,7 +186,24 @@ def store_check(store: StoreOption = None, as_json: JsonOption = False) -> None:
         lambda: "\n".join(problems) or f"{opened.path}: no problems in {len(opened.runs())} runs",
     )
     if problems:
-        raise UserError(f"{len(problems)} problems in {opened.path}; `kvmill store compact` removes unlisted files")
+        raise UserError(
+            f"{len(problems)} problems in {opened.path}; `kvmill store compact` removes unlisted files, "
+            "`kvmill store remove RUN` a damaged run"
+        )
+
+
+@guarded
+def store_remove(
+    run: Annotated[str, typer.Argument(help='A run, as `kvmill sql "select run_id, kind from runs"` lists them.')],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete one run with all its rows, also one whose files are damaged."""
+    from ..traces.store import Store
+
+    opened = Store.open(store)
+    opened.remove(run)
+    answer({"store": str(opened.path), "removed": run}, as_json, lambda: f"{run} is gone from {opened.path}")
 
 
 @guarded
@@ -195,6 +214,16 @@ def store_compact(store: StoreOption = None, as_json: JsonOption = False) -> Non
     opened = Store.open(store)
     removed = opened.compact()
     answer({"store": str(opened.path), "removed": removed}, as_json, lambda: f"{opened.path}: {removed} files removed")
+
+
+def _require_question(query: str) -> None:
+    """UserError unless the text is one statement that only reads: the store is written by runs alone."""
+    import duckdb
+
+    statements = duckdb.connect().extract_statements(query)
+    reads = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
+    if len(statements) != 1 or statements[0].type not in reads:
+        raise UserError("give one SELECT (or DESCRIBE, SUMMARIZE, EXPLAIN): the store is only read here")
 
 
 def _show(store: Store, run: str | None, by: str, as_json: bool) -> None:

@@ -40,11 +40,12 @@ def named(name: str) -> Format:
 
 
 def detect(records: Sequence[Any], where: str) -> Format:
-    """The one format that more than half of the first records look like.
+    """The one format that at least half of the first records look like; values that are no records do not count.
 
     UserError if several do, naming them; InputError if none does, saying what was seen.
     """
-    found = [f for f in FORMATS.values() if 2 * sum(map(f.sniff, records)) > len(records)]
+    whole = [record for record in records if isinstance(record, (dict, list)) and record]
+    found = [f for f in FORMATS.values() if whole and 2 * sum(map(f.sniff, whole)) >= len(whole)]
     if len(found) == 1:
         return found[0]
     if found:

@@ -226,7 +226,7 @@ class _Writer:
         """Write a refused record to the reject file."""
         if self._rejects is None:
             self._rejects = self.reject_file.open("w", encoding="utf-8")
-        self.reasons[re.sub(r"\d+", "N", item.reason)] += 1  # places differ, causes repeat
+        self.reasons[re.sub(r"(?<=\s)\d+", "N", item.reason)] += 1  # places differ, causes repeat
         raw = item.raw if self.reasons.total() <= _MAX_KEPT_RAW else ""
         raw = Redactor().text(raw) if self.redact else raw
         line = {"source": str(source), "line": item.place, "reason": item.reason, "raw": raw}

@@ -158,7 +158,7 @@ def _why(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "invalid UTF-8"
     if isinstance(error, json.JSONDecodeError):
-        return f"no valid JSON: {error.msg} at character {error.pos + 1}"
+        return f"no valid JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
     return f"no valid JSON: {str(error).partition(';')[0]}"
 
 

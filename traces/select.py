@@ -13,7 +13,7 @@ from .rows import request_of
 from .store import RunInfo, Store
 from .trajectory import Request, Trajectory
 
-_WORDS = "samples, last, all, an id, a path or glob, source=NAME,family=NAME"
+_WORDS = "samples, last, all, an ingest's id, an id, a path or glob, source=NAME,family=NAME"
 
 
 def select(store: Store, spec: str = "last", limit: int | None = None) -> list[Trajectory]:
@@ -65,6 +65,8 @@ def _condition(store: Store, spec: str, table: str, key: str) -> tuple[str, Sequ
         return "true", []
     if spec == "last":
         return _of_run(store, _last(store, table), key)
+    if run := next((run for run in store.runs("ingest") if run.run_id == spec), None):
+        return _of_run(store, run, key)
     if "=" in spec and not Path(spec).exists():
         return _filter(spec)
     if any(c in spec for c in "*?[/\\") or Path(spec).exists():

@@ -11,7 +11,6 @@ import re
 import secrets
 import shutil
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ import pyarrow as pa
 from ..console import plain
 from ..errors import UserError
 from . import locks, manifest, segments, views
+from .leftovers import REMOVED, holds_rows, left_behind, unlisted
 from .manifest import FileEntry, RunInfo
 from .tables import SCHEMAS
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import duckdb
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
-_BEGINNING_S = 60.0
 _TRIES = 50  # of a reader that runs into writers
 
 
@@ -159,7 +158,9 @@ class Store:
     def _check(self, folder: Path) -> list[str]:
         for _ in range(_TRIES):
             if not (folder / manifest.NAME).exists():
-                left = _left_behind(folder)
+                if holds_rows(folder):
+                    return [f"no manifest in {folder}, but rows: put it back, or `kvmill store remove {folder.name}`"]
+                left = left_behind(folder)
                 return [f"no manifest in {folder}; `kvmill store compact` removes the folder"] if left else []
             try:
                 info = manifest.read(folder)
@@ -169,7 +170,7 @@ class Store:
             problems = [f"{problem} (run {info.run_id})" for problem in broken if problem]
             problems += [
                 f"unlisted file {path} (run {info.run_id}): left by a killed process; `kvmill store compact` removes it"
-                for path in _unlisted(folder, info)
+                for path in unlisted(folder, info)
                 if not locks.busy(folder) and path.exists()
             ]
             if not problems or manifest.read(folder) == info:
@@ -179,22 +180,24 @@ class Store:
     def compact(self) -> int:
         """Merge the segments of finished runs and drop unlisted files. Returns the number of files removed.
 
-        Runs that another process is writing are left alone; so are damaged manifests (`check` names them).
+        Runs that another process is writing are left alone; so are damaged manifests, and rows whose manifest is gone
+        (`check` names both): measurements are never thrown away for a lost file beside them.
         """
         removed = 0
         for folder in sorted(self.path.glob("runs/*/")):
-            held, left = locks.holds(folder), _left_behind(folder)
+            held, left = locks.holds(folder), left_behind(folder)
             if not (left or (folder / manifest.NAME).exists()) or not locks.acquire(folder):
                 continue
             try:
                 if left:
-                    removed += sum(1 for path in folder.iterdir() if path.name != locks.NAME)
-                    shutil.rmtree(folder)
+                    if not holds_rows(folder):
+                        removed += sum(1 for path in folder.iterdir() if path.name != locks.NAME)
+                        shutil.rmtree(folder)
                     continue
                 info = manifest.read(folder)
                 if info.state != "running":
                     removed += Run(self, info.run_id)._merge(info.state, info.finished_at)
-                for path in _unlisted(folder, manifest.read(folder)):
+                for path in unlisted(folder, manifest.read(folder)):
                     path.unlink()
                     removed += 1
             finally:
@@ -204,9 +207,12 @@ class Store:
 
     def remove(self, run_id: str) -> None:
         """Delete a run. It is gone for readers the moment its manifest is."""
-        folder = self.folder(self.info(run_id).run_id)
+        folder = self.folder(run_id)
+        if not _RUN_ID.fullmatch(run_id) or not folder.is_dir():
+            self.info(run_id)  # says which runs there are
         _lock(folder)
-        (folder / manifest.NAME).unlink()
+        if (folder / manifest.NAME).exists():
+            (folder / manifest.NAME).rename(folder / REMOVED)
         manifest.sync_folder(folder)
         locks.release(folder)
         shutil.rmtree(folder)
@@ -328,19 +334,3 @@ class Run:
 def _lock(folder: Path) -> None:
     if not locks.acquire(folder):
         raise UserError(f"run {folder.name} is being written by another process; wait for it or start a new run")
-
-
-def _left_behind(folder: Path) -> bool:
-    """Whether a folder without a manifest is a killed process's, and not one that is just being begun."""
-    try:
-        idle = time.time() - folder.stat().st_mtime > _BEGINNING_S
-    except FileNotFoundError:
-        return False
-    return idle and not (folder / manifest.NAME).exists()
-
-
-def _unlisted(folder: Path, info: RunInfo) -> list[Path]:
-    """Files of ours that no manifest lists. Other files in the folder (reject files, a user's notes) are not ours."""
-    known = {entry.path for entry in info.files}
-    ours = (".parquet", ".tmp")
-    return [path for path in sorted(folder.iterdir()) if path.suffix in ours and path.name not in known]

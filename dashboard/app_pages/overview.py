@@ -10,6 +10,7 @@ store = open_store()
 st.title("How many GPUs does compaction give back?")
 with damage_shown(store):
     runs = queries.newest_runs(store)
+    done = queries.kinds_done(store)
     plans = queries.run_ids(store, "plan", "plans")
     answer = queries.answer_of(store, plans[0]) if plans else None
     rows = queries.plan_rows(store, plans[0]) if plans else []
@@ -37,7 +38,7 @@ if rows:
     legend("simulated")
 
 st.subheader("What to do next")
-for text, shell in next_steps(runs):
+for text, shell in next_steps(runs, done):
     st.markdown(text)
     st.code(shell, language="bash")
 

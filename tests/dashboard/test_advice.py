@@ -10,7 +10,11 @@ def run(kind: str, state: str = "complete") -> dict[str, str]:
 
 
 def commands(runs: list[dict[str, str]]) -> str:
-    return "\n".join(command for _, command in next_steps(runs))
+    return "\n".join(command for _, command in next_steps(runs, done(runs)))
+
+
+def done(runs: list[dict[str, str]]) -> set[str]:
+    return {run["kind"] for run in runs if run["state"] == "complete"}
 
 
 def test_an_empty_store_points_to_the_demo():
@@ -19,13 +23,18 @@ def test_an_empty_store_points_to_the_demo():
 
 def test_an_interrupted_replay_is_to_be_resumed_first():
     for state in ("incomplete", "killed"):
-        steps = next_steps([run("replay", state), run("plan")])
+        steps = next_steps([run("replay", state), run("plan")], {"plan"})
         assert steps[0][1] == "kvmill replay --resume replay-1"
         assert any("kvmill replay --traces" in command for _, command in steps), "no quality is known yet"
 
 
 def test_a_running_replay_is_left_alone():
     assert "--resume" not in commands([run("replay", "running")])
+
+
+def test_an_old_replay_still_counts_when_the_newest_runs_are_plans():
+    steps = next_steps([run("plan")] * 10, {"plan", "replay"})
+    assert not any("kvmill replay" in command for _, command in steps)
 
 
 def test_what_is_missing_is_what_is_advised():

@@ -114,6 +114,9 @@ def test_sql_answers_and_explains_its_errors(app: typer.Typer, own_store: Path) 
     assert found["rows"] == [{"policy": FULL, "cells": 5}, {"policy": TE, "cells": 5}]
     assert "(2 rows)" in call(app, "sql", question).stdout
     assert "cells, turn_metrics" in call(app, "sql", "SELECT * FROM sells", code=2).stderr
+    for written in (f"COPY cells TO '{own_store}/x.csv'", "SELECT 1; SELECT 2", "", "CREATE TABLE t AS SELECT 1"):
+        assert "the store is only read here" in call(app, "sql", written, code=2).stderr
+    assert "column_name" in call(app, "sql", "DESCRIBE cells").stdout
 
 
 def test_doctor_names_what_is_here_and_finds_damage(app: typer.Typer, own_store: Path) -> None:

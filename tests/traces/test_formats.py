@@ -16,8 +16,11 @@ ROW = {"timestamp": 1, "input_length": 1, "output_length": 1}
 def test_most_of_the_first_records_decide() -> None:
     assert formats.detect([CHAT, {"odd": 1}, CHAT], "f").name == "openai-chat"
     assert formats.detect([ROW], "f").name == "mooncake"
-    with pytest.raises(InputError, match="no known format"):
+    assert formats.detect([{"odd": 1}, CHAT, None, 42, [], {}], "f").name == "openai-chat"
+    with pytest.raises(UserError, match="any of: openai-chat, mooncake"):
         formats.detect([CHAT, ROW], "f")
+    with pytest.raises(InputError, match="no known format"):
+        formats.detect([CHAT, {"odd": 1}, {"odder": 1}], "f")
 
 
 def test_doubt_names_the_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
