@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from ..replay.policies.base import Policy, SegmentSize, TurnSizes, split_turns
+from ..replay.policies.base import Policy, SegmentSize, TurnFootprint, TurnSizes, split_turns
 from .blocks import blocks_for
 from .cost import BLOCK_TOKENS, CostModel, Deployment
 
@@ -109,61 +110,87 @@ def compile_session(spec: SessionSpec, policy: Policy, deployment: Deployment, c
     shape = deployment.geometry.kv_shape(deployment.kv_dtype)
     prints = policy.footprint(segments)
     pays = [cost.compaction_s(work) for work in policy.work(segments, shape)]
-    text_level = any(step.reprefill_tokens for step in prints)
-    first = sum(s.tokens for s in turns[0].before)
-    # Whole blocks only, and at least one token of a prompt is computed; nothing is shared once P itself is dropped.
-    kept_prefix = getattr(policy, "prefix", "keep") == "keep"
-    shared = min(spec.shared, first - 1) // BLOCK_TOKENS * BLOCK_TOKENS if kept_prefix else 0
-    state = deployment.state_blocks()
-
     out = [turn.assistant.tokens for turn in turns]
-    aux = [blocks_for(deployment.rows_of(step.aux_bytes_peak(shape))) for step in prints]
-    feed, base, peak, after, raw, top = [first], [0], [first], [first], [first], [first]
-    pay, repay = [0.0], [0.0]
-    logical = first
-    for j in range(1, count):
-        closed, step = turns[j - 1], prints[j - 1]
-        before = sum(s.tokens for s in turns[j].before)
-        tool = closed.tool.tokens if closed.tool else 0
-        start = after[-1] + out[j - 1] - 1
-        logical += out[j - 1] + tool + before
-        rows = step.kv_rows + before
-        if step.reprefill_tokens:
-            new, highest, start = step.reprefill_tokens + before, rows, step.kv_rows - step.reprefill_tokens
-        else:
-            new = tool + before + 1
-            highest = max(rows, min(start + new, max(start, step.kv_rows_peak + before))) + step.transient_rows
-        feed.append(new)
-        base.append(start)
-        peak.append(highest)
-        after.append(rows)
-        pay.append(pays[j - 1])
-        raw.append(rows if text_level else logical)
-        top.append(rows if text_level else max(top[-1], highest))
-        repay.append(pays[j - 1] if text_level else repay[-1] + pays[j - 1])
-
-    def own(rows: int) -> int:
-        return blocks_for(rows - shared)
-
-    held = [own(after[j]) + aux[j] for j in range(count)]
-    need = [max(own(peak[j]) + aux[max(0, j - 1)], held[j]) + state for j in range(count)]
-    gone = [max(own(top[j]) + aux[max(0, j - 1)], held[j]) + state for j in range(count)]
-    final = [own(after[j] + out[j]) + aux[j] + state for j in range(count)]
+    beside = [blocks_for(deployment.rows_of(step.aux_bytes_peak(shape))) for step in prints]
+    prefills = _prefills(turns, prints, pays)
+    shared = _shared_tokens(spec, policy, prefills[0].feed)
+    columns: dict[str, Any] = {name: [getattr(step, name) for step in prefills] for name in _Prefill._fields}
     return SessionPlan(
         shared=shared,
         begin=spec.begin,
         out=out,
-        feed=feed,
-        base=base,
-        peak=peak,
-        after=after,
-        pay=pay,
-        raw=raw,
-        top=top,
-        repay=repay,
-        extra=[blocks + state for blocks in aux],
-        need=need,
-        need_gone=gone,
-        size=[max(gone[j], final[j]) for j in range(count)],
         wait=[float(w) for w in spec.waits[:count]],
+        **columns,
+        **_blocks(prefills, out, beside, deployment.state_blocks(), shared),
     )
+
+
+class _Prefill(NamedTuple):
+    """One turn's prefill, in the terms of `SessionPlan`."""
+
+    feed: int
+    base: int
+    peak: int
+    after: int
+    pay: float
+    raw: int
+    top: int
+    repay: float
+
+
+def _prefills(turns: Sequence[TurnSizes], prints: Sequence[TurnFootprint], pays: Sequence[float]) -> list[_Prefill]:
+    """Every turn's prefill: what closes the turn before is fed, compacted, and followed by what is new.
+
+    A session whose cache is gone is fed its raw tokens and compacted again, turn by turn; under a text-level policy
+    it is fed what is left of the text.
+    """
+    text_level = any(step.reprefill_tokens for step in prints)
+    logical = first = sum(s.tokens for s in turns[0].before)
+    out = [_Prefill(first, 0, first, first, 0.0, first, first, 0.0)]
+    for j, (closed, step, pay) in enumerate(zip(turns[:-1], prints, pays, strict=False), start=1):
+        last = out[-1]
+        before = sum(s.tokens for s in turns[j].before)
+        tool = closed.tool.tokens if closed.tool else 0
+        logical += closed.assistant.tokens + tool + before
+        feed, base, peak = _fed(step, last.after + closed.assistant.tokens, tool, before)
+        after = step.kv_rows + before
+        gone = (after, after, pay) if text_level else (logical, max(last.top, peak), last.repay + pay)
+        out.append(_Prefill(feed, base, peak, after, pay, *gone))
+    return out
+
+
+def _fed(step: TurnFootprint, spoken: int, tool: int, before: int) -> tuple[int, int, int]:
+    """(tokens fed, rows under them, most rows meanwhile) when `spoken` rows are held once the assistant has spoken.
+
+    A text-level policy cuts the text before anything is fed: the rows of the unchanged beginning stay, and the peak
+    inside the turn is what was held before or what is held after. Otherwise the last sampled token is fed with what
+    is new, and the policy's own peak bounds the rows.
+    """
+    rows = step.kv_rows + before
+    if step.reprefill_tokens:
+        return step.reprefill_tokens + before, step.kv_rows - step.reprefill_tokens, rows
+    held, new = spoken - 1, tool + before + 1
+    peak = max(rows, min(held + new, max(held, step.kv_rows_peak + before))) + step.transient_rows
+    return new, held, peak
+
+
+def _shared_tokens(spec: SessionSpec, policy: Policy, first: int) -> int:
+    """Whole blocks only, and one token of a prompt at least is computed; nothing is shared once P itself is dropped."""
+    kept = getattr(policy, "prefix", "keep") == "keep"
+    return min(spec.shared, first - 1) // BLOCK_TOKENS * BLOCK_TOKENS if kept else 0
+
+
+def _blocks(
+    prefills: Sequence[_Prefill], out: Sequence[int], beside: Sequence[int], state: int, shared: int
+) -> dict[str, list[int]]:
+    """The blocks of `SessionPlan`, shared prefix left out; `beside` are each turn's captured queries and activities."""
+    plan: dict[str, list[int]] = {"extra": [], "need": [], "need_gone": [], "size": []}
+    for j, step in enumerate(prefills):
+        extra, then = beside[j] + state, beside[max(0, j - 1)] + state  # until the compaction frees the last turn's
+        held = blocks_for(step.after - shared) + extra
+        gone = max(blocks_for(step.top - shared) + then, held)
+        plan["extra"].append(extra)
+        plan["need"].append(max(blocks_for(step.peak - shared) + then, held))
+        plan["need_gone"].append(gone)
+        plan["size"].append(max(gone, blocks_for(step.after + out[j] - shared) + extra))
+    return plan

@@ -60,6 +60,16 @@ def test_text_level_policies_prefill_what_they_cut_and_nothing_raw():
     assert plan.raw[2] == plan.after[2]
 
 
+@pytest.mark.parametrize("policy", ["truncate(keep=0.2)", "truncate(keep=1)", "truncate(keep=0.5,prefix=drop)"])
+def test_text_is_cut_before_it_is_fed_so_the_peak_is_the_footprints(policy):
+    """What is held when the assistant has spoken (its last token is not fed yet), or after the cut."""
+    prints = parse_policy(policy).footprint(SPEC.segments)
+    plan = compiled(policy)
+    for j in range(1, plan.turns):
+        assert max(plan.rows(j - 1) + 1, plan.peak[j]) == prints[j - 1].kv_rows_peak
+        assert plan.base[j] + plan.feed[j] == plan.peak[j] == plan.after[j]
+
+
 @pytest.mark.parametrize("policy", ["full", TE, "sink_window(keep=0.3)", "attention(keep=0.3)", "truncate(keep=0.3)"])
 def test_needs_cover_what_is_held_and_nothing_is_negative(policy):
     plan = compiled(policy)
