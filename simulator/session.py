@@ -182,7 +182,7 @@ def _shared_tokens(spec: SessionSpec, policy: Policy, first: int) -> int:
 
 def _blocks(
     prefills: Sequence[_Prefill], out: Sequence[int], beside: Sequence[int], state: int, shared: int
-) -> dict[str, list[int]]:
+) -> dict[str, Any]:
     """The blocks of `SessionPlan`, shared prefix left out; `beside` are each turn's captured queries and activities."""
     plan: dict[str, list[int]] = {"extra": [], "need": [], "need_gone": [], "size": []}
     for j, step in enumerate(prefills):
