@@ -19,7 +19,7 @@ from .cost import Deployment, fit_tp
 from .geometry import Geometry
 from .hardware import Gpu
 from .outcome import SimResult
-from .report import ENOUGH_REPLICATIONS, averaged, described, quality
+from .report import ENOUGH_REPLICATIONS, averaged, binds, described, quality
 from .run import TURNS, Scenario
 from .search import Side, bracket, levels, verdict
 from .sensitivity import assumed, moved, other_shapes
@@ -134,7 +134,8 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
         "turns_break_even_cut_share": None,
     }
     happened = averaged(side.results[at])
-    happened["binding_constraint"] = (one_fewer or side.results[at])[0].binding_constraint
+    short = [result for result in one_fewer or () if not result.meets(slos)]
+    happened["binding_constraint"] = binds(short or side.results[at])  # what binds shows where one replica is missing
     return row | {k: v for k, v in happened.items() if k != "gpus"} | quality(profile, scenario.deployment.geometry)
 
 

@@ -39,8 +39,14 @@ def averaged(results: Sequence[SimResult]) -> dict[str, Any]:
     for metric in ("ttft_s", "tpot_s", "e2e_s"):
         row[metric] = {q: _mean([getattr(r, metric)[q] for r in results]) for q in ("p50", "p95", "p99")}
     row["shares"] = {name: sum(r.shares[name] for r in results) / count for name in first.shares}
-    row["binding_constraint"] = first.binding_constraint
+    row["binding_constraint"] = binds(results)
     return row
+
+
+def binds(results: Sequence[SimResult]) -> str:
+    """The binding constraint of most replications, in the words of the first that has it."""
+    causes = [result.binding_constraint.partition(":")[0] for result in results]
+    return results[causes.index(max(causes, key=causes.count))].binding_constraint
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -129,6 +129,16 @@ def test_savings_are_paired_by_replication():
     )
 
 
+def test_what_binds_is_read_where_one_replica_is_missing_by_majority():
+    world, full = side(12, [9, 15, 13, 13, 13])
+    said = ["decode bandwidth: calm", "host time: odd", *["KV blocks: most"] * 3]
+    for size, runs in full.results.items():
+        mine = said if size == 11 else ["prefill compute: elsewhere"] * 5
+        full.results[size] = [replace(run, binding_constraint=text) for run, text in zip(runs, mine, strict=True)]
+    world = replace(world, slos=parse_slo(["ttft_p95=2"]))
+    assert answer(full, full, world, PolicyProfile("full"), range(5))["binding_constraint"] == "KV blocks: most"
+
+
 def test_full_saves_nothing_against_itself(headline):
     full, te = headline["plans"]
     assert (full["gpus_saved"], full["gpus_saved_low"], full["gpus_saved_high"]) == (0, 0.0, 0.0)
