@@ -45,11 +45,6 @@ def answer(value: Any, as_json: bool, text: Callable[[], str]) -> None:
     sys.stdout.flush()
 
 
-def unmarked(text: str) -> str:
-    """Text for a terminal: without the Markdown emphasis that pages and reports show."""
-    return text.replace("**", "")
-
-
 def note(message: str) -> None:
     """A line on stderr."""
     sys.stderr.write(message + "\n")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import answer, guarded, note, table, unmarked
+from .console import answer, guarded, note, table
 from .errors import Incomplete, NoAnswer, UserError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def demo_text(found: Mapping[str, Any], where: Path) -> str:
     from .replay.report import demo_table
 
     beside, at = found["beside"], "" if _default(where) else f" --store {where}"
-    lines = [unmarked(found["answer"]), ""]
+    lines = [found["answer"], ""]
     if found["quick"]:
         lines += ["Quick demo: few trajectories and replications, a first look only.", ""]
     lines += [
@@ -132,7 +132,7 @@ def demo_text(found: Mapping[str, Any], where: Path) -> str:
         f"{found['replications']} replications); the policy in the sentence is a choice, not a recommendation",
         "",
         f"The same for the workload `{beside['workload']}`, the replayed trajectories as they are:",
-        unmarked(beside["answer"]),
+        beside["answer"],
         "",
         table(
             [row | {"saved": row["gpus_saved"]} for row in beside["plans"]],

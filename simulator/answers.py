@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..console import plain, table, unmarked
+from ..console import plain, table
 from ..errors import UserError
 from ..replay.policies.registry import HEADLINE_POLICY, parse_policy
 from ..replay.profile import PolicyProfile
@@ -246,7 +246,7 @@ def plan_text(found: Mapping[str, Any]) -> str:
     body = table(table_rows(found["plans"]), COLUMNS)
     shapes = f"\n\nGPUs if the workload were shaped otherwise:\n{shapes_text(found)}" if found["other_shapes"] else ""
     looked = f"Fleet sizes looked at (geometric mean over replications, 95 % interval):\n{sizes}"
-    return f"{unmarked(found['answer'])}\n\n{body}{shapes}\n\n{looked}\n\n{assumed_text(found)}"
+    return f"{found['answer']}\n\n{body}{shapes}\n\n{looked}\n\n{assumed_text(found)}"
 
 
 def shapes_text(found: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from ..errors import UserError
 from .cost import CostModel, Deployment
 from .live import Live
 from .meter import SUMS
@@ -22,6 +23,8 @@ from .positions import Positions
 from .replica import Replica
 from .session import SessionPlan
 from .workload import Workload
+
+MOST_PRESENT = 200_000  # sessions at once: memory and minutes of a simulation
 
 Turn = tuple[float, float, float, float, int, bool]  # arrival, TTFT, TPOT (NaN for one token), E2E, output, cache hit
 
@@ -63,7 +66,13 @@ class Fleet:
             for i, session in zip(usable, rng.choice(usable, len(usable)), strict=True):
                 self.after(workload.sessions[i].start_s or 0.0, self.begin, int(session))
             return
-        present = workload.agents or int(rng.poisson((workload.rate or 0.0) * self.positions.mean_session_s))
+        expected = workload.agents or (workload.rate or 0.0) * self.positions.mean_session_s
+        if expected > MOST_PRESENT:
+            raise UserError(
+                f"workload {workload.name}: {expected:,.0f} sessions at once; up to {MOST_PRESENT:,} are simulated: "
+                "plan a share of the load and scale the answer"
+            )
+        present = workload.agents or int(rng.poisson(expected))
         resident: list[tuple[float, float, Live]] = []
         for session, turn, until, since, age in self.positions.draw(rng, present):
             agent = self.agents

@@ -49,8 +49,8 @@ class Gpu:
         """With the user's own price."""
         if price_per_hour is None:
             return self
-        if price_per_hour <= 0:
-            raise UserError(f"--price {price_per_hour}: USD per GPU-hour must be above 0")
+        if not 0 < price_per_hour < float("inf"):
+            raise UserError(f"--price {price_per_hour}: USD per GPU-hour must be above 0, and finite")
         return replace(self, price_per_hour=price_per_hour, price_source="--price")
 
 

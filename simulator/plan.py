@@ -84,7 +84,7 @@ def plan(
         "workload": workload.name,
         **frame,
         "other_shapes": shapes,
-        "plans": rows,
+        "plans": [row | {"assumptions": frame["assumptions"]} for row in rows],
     }
 
 
@@ -116,8 +116,8 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
         "gpus_bound": side.bound * tp,
         "gpus_searched": max(side.results) * tp,
         "gpus_saved": saved,
-        "gpus_saved_low": None if saved is None else min(saved, float(np.quantile(differences, 0.025))),
-        "gpus_saved_high": None if saved is None else max(saved, float(np.quantile(differences, 0.975))),
+        "gpus_saved_low": None if saved is None else min(saved, _quantile(differences, 0.025)),
+        "gpus_saved_high": None if saved is None else max(saved, _quantile(differences, 0.975)),
         "cost_per_month": side.count * tp * price * HOURS_PER_MONTH if side.count else None,
         "verdict": verdict(side.results[at], slos),
         "one_fewer": None
@@ -135,12 +135,22 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
     }
     happened = averaged(side.results[at])
     short = [result for result in one_fewer or () if not result.meets(slos)]
-    happened["binding_constraint"] = binds(short or side.results[at])  # what binds shows where one replica is missing
+    happened["binding_constraint"] = binds(short or side.results[at])
+    if short:  # what binds shows where one replica is missing
+        happened["binding_constraint"] += f" ({(at - 1) * tp} GPUs, one replica fewer)"
+    elif side.count == 1:
+        happened["binding_constraint"] = "none: one replica keeps every promise"
     return row | {k: v for k, v in happened.items() if k != "gpus"} | quality(profile, scenario.deployment.geometry)
 
 
 def _gpus(replicas: int | None, tp: int) -> int | None:
     return None if replicas is None else replicas * tp
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """The quantile; a whole number where it is one."""
+    value = float(np.quantile(values, share))
+    return int(value) if value.is_integer() else value
 
 
 def _means(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from .slo import Slo
 from .workload import Workload
 
 TURNS = 5000  # measured turns of one replication, about
+SHORT_LOG = 200  # sessions below which a recorded log is measured from its first request
 WARM_UP = 0.5  # of the measured time, before it: residency needs a while to settle
 
 
@@ -76,7 +77,8 @@ class Scenario:
         load, positions = self.load, self.positions
         if load.kind == "recorded":
             last = max(spec.start_s or 0.0 for spec in load.sessions) + positions.mean_session_s
-            return 0.1 * last, last
+            # A short log has no turns to spare for a warm-up, and ends before it would matter.
+            return (0.1 * last if len(load.sessions) >= SHORT_LOG else 0.0), last
         if load.agents:
             per_second = load.agents / positions.mean_cycle_s
         else:
@@ -91,7 +93,8 @@ def run_fleet(scenario: Scenario, replicas: int, seed: int, **options: Any) -> S
     warm, end = scenario.horizon_s()
     deployment, cost = scenario.deployment, scenario.cost
     fleet = Fleet(scenario.load, scenario.positions, scenario.plan_of, deployment, cost, replicas, seed, **options)
-    fleet.env.run(until=warm)
+    if warm > 0:
+        fleet.env.run(until=warm)
     fleet.begin_measuring()
     fleet.env.run(until=end)
     wall_s = time.perf_counter() - began

@@ -17,21 +17,22 @@ def sentence(plan: Mapping[str, Any], policy: str) -> str:
     row, full = rows[policy], rows["full"]
     gpu, terms = str(plan["gpu"]).upper(), words(parse_slo(plan["slo"]))
     if not row["feasible"]:
+        instead = f"; without compaction {full['gpus']} do" if full["feasible"] else ""
         return (
-            f"No fleet of up to {row['gpus_searched']} × {gpu} serves {plan['workload']} with {policy} at {terms}. "
-            f"Binding constraint: {row['binding_constraint']}."
+            f"No fleet of up to {row['gpus_searched']} × {gpu} serves {plan['workload']} with {policy} at {terms}"
+            f"{instead}. Binding constraint: {row['binding_constraint']}."
         )
     if not full["feasible"]:
         head = (
-            f"With `{policy}` {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms} {HELD}; "
+            f"With `{policy}` {plan['workload']} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {HELD}; "
             f"without compaction no fleet of up to {full['gpus_searched']} does"
         )
     elif row is full or row["gpus_saved"] == 0:
         also = "Without compaction" if row is full else f"With `{policy}`, as without it ({_saved(row)}),"
-        head = f"{also} {plan['workload']} needs **{row['gpus']} × {gpu}**{_interval(row)} at {terms} {HELD}"
+        head = f"{also} {plan['workload']} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {HELD}"
     else:
         head = (
-            f"With `{policy}` {plan['workload']} needs **{row['gpus']} × {gpu} instead of {full['gpus']}** "
+            f"With `{policy}` {plan['workload']} needs {row['gpus']} × {gpu} instead of {full['gpus']} "
             f"({_saved(row)}) at {terms} {HELD}{_turns(row)}"
         )
     few = f" Only {plan['replications']} replications: a first look." if plan["few_replications"] else ""
@@ -51,7 +52,10 @@ def _span(low: float | None, high: float | None) -> str:
 def _saved(row: Row) -> str:
     saved = row["gpus_saved"]
     what = f"{saved} saved" if saved > 0 else "none saved" if saved == 0 else f"{-saved} more"
-    return f"{what}, {_span(row['gpus_saved_low'], row['gpus_saved_high'])}"
+    low, high = row["gpus_saved_low"], row["gpus_saved_high"]
+    if saved < 0 and low is not None and high is not None:
+        low, high = -high, -low
+    return f"{what}, {_span(low, high)}"
 
 
 def _turns(row: Row) -> str:
@@ -69,7 +73,7 @@ def _turns(row: Row) -> str:
 
 def _quality(row: Row, model: str) -> str:
     if row["quality_model"] is None:
-        return "Quality was not measured: no replay run to take it from. "
+        return "Quality was not measured: no complete replay run has this policy. "
     where = f"Quality measured with {row['quality_model']}"
     if not row["quality_is_planned_model"]:
         where += f", not with the planned {model}"

@@ -38,8 +38,8 @@ class Workload:
             raise UserError(f"workload {self.name}: no sessions")
         if self.agents is not None and self.agents < 1:
             raise UserError("--agents: at least 1")
-        if self.rate is not None and not self.rate > 0:
-            raise UserError("--rate: sessions per second, above 0")
+        if self.rate is not None and not 0 < self.rate < float("inf"):
+            raise UserError("--rate: a finite number of sessions per second, above 0")
 
     @property
     def kind(self) -> str:

@@ -30,6 +30,31 @@ def unchanged(kept: Sequence[int]) -> int:
     return count
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive tokens of a live text, all of a user message or none."""
+
+    user: bool
+    tokens: int
+
+
+def cut_runs(live: Sequence[Run], allowed: int) -> tuple[list[Run], int]:
+    """`last_tokens` on runs instead of tokens: the runs kept, and how many tokens precede the first dropped one."""
+    spare = max(0, allowed - sum(run.tokens for run in live if run.user))
+    drop = sum(run.tokens for run in live if not run.user) - spare
+    kept: list[Run] = []
+    same, changed = 0, False
+    for run in live:
+        gone = 0 if run.user else min(drop, run.tokens)
+        drop -= gone
+        changed = changed or gone > 0
+        if run.tokens > gone:
+            kept.append(Run(run.user, run.tokens - gone))
+        if not changed:
+            same += run.tokens
+    return kept, same
+
+
 @dataclass(frozen=True)
 class Truncate(RunningPolicy):
     """P (or nothing, under prefix=drop) and the last `budget` tokens."""
@@ -51,17 +76,14 @@ class Truncate(RunningPolicy):
         what was held when the assistant had spoken, or what is held after the cut.
         """
         out: list[TurnFootprint] = []
-        live: list[bool] = []
+        live: list[Run] = []
         for step, turn in zip(self.walk(segments), split_turns(segments), strict=True):
-            for segment in turn.segments():
-                if self.is_compactable(segment):
-                    live += [segment.kind == "user"] * segment.tokens
-            spoken = len(live) - (turn.tool.tokens if turn.tool else 0)
+            live += [Run(s.kind == "user", s.tokens) for s in turn.segments() if self.is_compactable(s)]
+            spoken = sum(run.tokens for run in live) - (turn.tool.tokens if turn.tool else 0)
             fed_again = 0
             if step.evictions:
-                kept = last_tokens(live, step.rows)
-                fed_again = len(kept) - unchanged(kept)
-                live = [live[i] for i in kept]
+                live, same = cut_runs(live, step.rows)
+                fed_again = step.rows - same
             peak = step.fixed + max(spoken, step.rows)
             out.append(replace(step.footprint(False), kv_rows_peak=peak, reprefill_tokens=fed_again))
         return out

@@ -47,7 +47,7 @@ def test_overview_leads_with_the_newest_answer_and_lists_runs(own_store: Path):
     replay = fabricate.replay(store)
     fabricate.plan(store)
     app = open_page("overview")
-    assert app.success[0].value.startswith(f"With `{fabricate.DELAYED}` long-agents needs **14 × H200 instead of 27**")
+    assert app.success[0].value.startswith(f"With `{fabricate.DELAYED}` long-agents needs 14 × H200 instead of 27")
     assert "not with the planned qwen3.5-27b: answer accuracy 75% → 50%" in app.success[0].value
     assert [metric.value for metric in app.metric] == ["27 × H200", "14 × H200", "12 × H200"]
     assert all("simulated" in metric.label for metric in app.metric)

@@ -44,8 +44,9 @@ def test_turns_of_the_warm_up_are_left_out():
     assert (seen.open, seen.unserved, len(seen.ttft), len(seen.e2e)) == (0, 0, 0, 0)
 
 
-def test_what_machines_did_in_the_warm_up_is_left_out():
+def test_what_machines_did_in_the_warm_up_is_left_out(monkeypatch):
     """A burst that overwhelms the pool at once, then one request in a long calm: only the calm is measured."""
+    monkeypatch.setattr("kvmill.simulator.run.SHORT_LOG", 0)
     burst = tuple(SessionSpec(assemble(2000, [400], []), (0.0,), start_s=0.0) for _ in range(30))
     calm = tuple(SessionSpec(assemble(2000, [400], []), (0.0,), start_s=900.0 + 100 * i) for i in range(2))
     run = run_fleet(scenario(Workload("log", burst + calm), place=deployment(20_000)), 1, 0)

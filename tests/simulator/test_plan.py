@@ -136,7 +136,9 @@ def test_what_binds_is_read_where_one_replica_is_missing_by_majority():
         mine = said if size == 11 else ["prefill compute: elsewhere"] * 5
         full.results[size] = [replace(run, binding_constraint=text) for run, text in zip(runs, mine, strict=True)]
     world = replace(world, slos=parse_slo(["ttft_p95=2"]))
-    assert answer(full, full, world, PolicyProfile("full"), range(5))["binding_constraint"] == "KV blocks: most"
+    assert answer(full, full, world, PolicyProfile("full"), range(5))["binding_constraint"] == (
+        "KV blocks: most (11 GPUs, one replica fewer)"
+    )
 
 
 def test_full_saves_nothing_against_itself(headline):
