@@ -97,11 +97,11 @@ def _detail(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def replications(store: Store, run_id: str, policy: str) -> Rows:
-    """What happened per fleet size: mean, least and largest p95 over the replications."""
+    """What happened per fleet size: geometric mean (as the plan's), least and largest p95 over the replications."""
     return store.query(
         """
-        SELECT gpus, count(*) AS replications, avg(ttft_p95_s) AS ttft_p95_s, min(ttft_p95_s) AS ttft_low_s,
-               max(ttft_p95_s) AS ttft_high_s, avg(tpot_p95_s) AS tpot_p95_s, min(tpot_p95_s) AS tpot_low_s,
+        SELECT gpus, count(*) AS replications, geomean(ttft_p95_s) AS ttft_p95_s, min(ttft_p95_s) AS ttft_low_s,
+               max(ttft_p95_s) AS ttft_high_s, geomean(tpot_p95_s) AS tpot_p95_s, min(tpot_p95_s) AS tpot_low_s,
                max(tpot_p95_s) AS tpot_high_s, avg(kv_used_share) AS kv_used_share
         FROM simulations WHERE run_id = ? AND policy = ?
         GROUP BY gpus ORDER BY gpus

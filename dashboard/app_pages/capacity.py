@@ -17,7 +17,7 @@ COLUMNS = {
     "gpus_saved_high": "saved, high",
     "cost_per_month": "USD per month (assumed price)",
     "binding_constraint": "binding constraint",
-    "turns_break_even": "growth in turns that eats the saving",
+    "turns_break_even": "growth in turns that eats the saving (at least, where sessions reach the window)",
     "quality_model": "quality measured with",
     "quality_n": "on trajectories",
 }
