@@ -49,10 +49,13 @@ def test_strict_gives_3_after_the_answer(path: Path) -> None:
 
 
 def test_a_missing_file_an_unknown_format_and_an_unknown_id_give_2(path: Path) -> None:
-    run("ingest", path.parent / "nope", code=2)
-    run("ingest", path, "--format", "nope", code=2)
-    run("show", "nope", code=2)
-    run("delete", "nope", code=2)
+    for arguments in (
+        ("ingest", path.parent / "nope"),
+        ("ingest", path, "--format", "nope"),
+        ("show", "nope"),
+        ("delete", "nope"),
+    ):
+        assert run(*arguments, code=2) == "", "nothing but the error is said"
 
 
 def test_nothing_usable_gives_3(path: Path) -> None:
