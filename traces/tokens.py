@@ -6,8 +6,11 @@ that is where a server's prompt ends and generated tokens begin.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .entities import entity_spans, flag_tokens, places
 from .render import Kind, Piece, render, render_question
 from .shield import Shield
 from .template import TextTokenizer
@@ -23,6 +26,7 @@ class TokenSegment:
     `structural`: the template's control tokens, never ones that content only spells. `scored`: half-open span of what
     the model generated (assistant content and the closing control token), (0, 0) elsewhere. `closing`: tokens from the
     last structural token to the end, 2 for `<|im_end|>` and its newline; 1 where a template has no control tokens.
+    `entities`: tokens of names, numbers, identifiers, paths and quotes (`traces/entities`).
     A `user` segment belongs to the turn it precedes; the prefix to turn 0.
     """
 
@@ -32,6 +36,7 @@ class TokenSegment:
     structural: tuple[int, ...] = ()
     scored: tuple[int, int] = (0, 0)
     closing: int = 1
+    entities: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,20 @@ def _segment(piece: Piece, tokenizer: TextTokenizer, shield: Shield) -> TokenSeg
         # The newline after the closing token is the template's; without a closing token all of the body counts.
         closed = structural[-1] + 1 if structural and structural[-1] >= len(head) else len(ids)
         scored = (len(head), closed)
-    return TokenSegment(piece.kind, piece.turn, ids, structural, scored, closing)
+    entities = _entities(shield.show(piece.head + piece.body), ids, structural, tokenizer)
+    return TokenSegment(piece.kind, piece.turn, ids, structural, scored, closing, entities)
+
+
+def _entities(text: str, ids: Sequence[int], structural: Sequence[int], tokenizer: TextTokenizer) -> tuple[int, ...]:
+    """Flagged tokens. The template's control tokens spell no entity, and a name after one begins a line."""
+    spelled = {token: tokenizer.token_text(token) for token in set(ids)}
+    pieces = [spelled[token] for token in ids]
+    where = places(text, pieces)
+    edges = itertools.accumulate((edge for offset in structural for edge in where[offset]), max)
+    cuts = [0, *edges, len(text)]
+    parts = [text[begin:end] for begin, end in itertools.pairwise(cuts)]
+    plain = "".join("\n" * len(part) if number % 2 else part for number, part in enumerate(parts))
+    return tuple(i for i in flag_tokens(where, entity_spans(plain)) if i not in set(structural))
 
 
 def _encode(text: str, tokenizer: TextTokenizer, shield: Shield) -> list[int]:
