@@ -1,97 +1,93 @@
 """The meaning of every operation, in plain torch. Faster paths change no signature and are tested against this.
 
-Shapes: H_kv key-value heads, G query heads per KV head, L query tokens, R = G·L query rows, n keys, D head
-dimension. Everything is computed in float32, or in float64 when the inputs are float64.
+Shapes: H_kv key-value heads, G query heads per KV head, H = H_kv·G, L query tokens, R = G·L query rows, n keys, m kept
+keys, D head dimension. Everything is computed in float32, or in float64 when the inputs are float64. Nothing draws
+random numbers and nothing adds in an order that varies: the same inputs give the same bits on one machine.
+
+Attention lives in `reference_attention`, merging in `reference_merge`. Here: which rows stay, and moving them.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool1d, max_pool1d
+
+from .reference_attention import (
+    attention_logits,
+    attention_mass,
+    attention_weights,
+    chunk_attention,
+    decode_attention,
+    group_rows,
+    merge_partials,
+    wide,
+)
+from .reference_merge import rotate_keys
+
+__all__ = [
+    "attention_logits",
+    "attention_mass",
+    "attention_weights",
+    "chunk_attention",
+    "compact_kv",
+    "decode_attention",
+    "group_rows",
+    "merge_partials",
+    "pool_topk",
+    "rotate_keys",
+    "wide",
+]
 
 
-def wide(x: Tensor) -> Tensor:
-    """float64 stays; everything narrower is computed in float32 (compaction.md 7.1)."""
-    return x if x.dtype == torch.float64 else x.float()
-
-
-def group_rows(queries: Tensor, kv_heads: int) -> Tensor:
-    """(H_kv·G, L, D) query heads → (H_kv, G·L, D): the rows that share a KV head, concatenated, head-major."""
-    heads, length, dim = queries.shape
-    return queries.reshape(kv_heads, heads // kv_heads * length, dim)
-
-
-def attention_weights(queries: Tensor, keys: Tensor, scaling: float, limits: Tensor | None = None) -> Tensor:
-    """softmax_j(q_i·k_j·scaling): (H_kv, R, D), (H_kv, n, D) → (H_kv, R, n).
-
-    `limits` (R,) is how many leading keys each row may see; None sees all.
-    """
-    logits = wide(queries) @ wide(keys).transpose(1, 2) * scaling
-    if limits is not None:
-        hidden = torch.arange(keys.shape[1], device=keys.device)[None, :] >= limits[:, None]
-        logits = logits.masked_fill(hidden, float("-inf"))
-    return logits.softmax(-1)
-
-
-def attention_mass(
-    queries: Tensor,
-    keys: Tensor,
-    scaling: float,
-    *,
-    reduction: str = "rms",
-    limits: Tensor | None = None,
-    row_weights: Tensor | None = None,
-    counted: Tensor | None = None,
+def pool_topk(
+    scores: Tensor, keep: int, forced: Tensor | None = None, *, kernel: int = 1, pooling: str = "mean"
 ) -> Tensor:
-    """How much each key is read: (H_kv, R, D) queries, (H_kv, n, D) keys → (H_kv, n).
-
-    α = `attention_weights`; then over rows i: rms = sqrt(mean α²) (arXiv 2608.00902, eq. 3), mean, max, or
-    sum of `row_weights` (R,) · α. `counted` (H_kv or 1, R, n) removes weights after the softmax.
-    """
-    weights = attention_weights(queries, keys, scaling, limits)
-    if counted is not None:
-        weights = weights * counted
-    if reduction == "rms":
-        return weights.square().mean(1).sqrt()
-    if reduction == "mean":
-        return weights.mean(1)
-    if reduction == "max":
-        return weights.amax(1)
-    if reduction == "sum":
-        scale = torch.ones(queries.shape[1], device=keys.device) if row_weights is None else row_weights
-        return torch.einsum("hrn,r->hn", weights, scale.to(weights.dtype))
-    raise ValueError(f"unknown reduction {reduction!r}: rms, mean, max or sum")
-
-
-def pool_topk(scores: Tensor, keep: int, forced: Tensor | None = None) -> Tensor:
     """The `keep` best of each row, forced ones first: (…, n) scores, (n,) or (…, n) bool → (…, keep) ascending.
 
-    Ties go to the lower index. All forced tokens are kept: `keep` below their number is an error.
+    Scores are pooled along n first, over windows of `kernel` tokens that begin kernel//2 before each token (SnapKV,
+    arXiv 2404.14469): `mean` counts the zeros beyond the ends, as its average pooling does; `max` ignores them. Ties
+    go to the lower index. All forced tokens are kept, whatever their score: ValueError where `keep` is below their
+    number, for scores that are not numbers, and for an unknown pooling. `keep` beyond n keeps all n.
     """
+    if keep < 0:
+        raise ValueError(f"cannot keep {keep} tokens")
+    pooled = _pool(scores, kernel, pooling)
+    if bool(pooled.isnan().any()):
+        raise ValueError("scores contain NaN")
+    order = pooled.sort(dim=-1, descending=True, stable=True).indices
     if forced is not None:
-        most = int(forced.expand_as(scores).sum(-1).max()) if scores.numel() else 0
+        mask = forced.expand_as(scores)
+        most = int(mask.sum(-1).max()) if scores.numel() else 0
         if most > keep:
             raise ValueError(f"{most} forced tokens do not fit into {keep}")
-        scores = scores.masked_fill(forced, float("inf"))
-    order = scores.sort(dim=-1, descending=True, stable=True).indices
+        # A second stable sort, not an infinite score: a score may be infinite itself.
+        first = mask.gather(-1, order).byte().sort(dim=-1, descending=True, stable=True).indices
+        order = order.gather(-1, first)
     return order[..., :keep].sort(dim=-1).values
 
 
+def _pool(scores: Tensor, kernel: int, pooling: str) -> Tensor:
+    if pooling not in ("mean", "max"):
+        raise ValueError(f"unknown pooling {pooling!r}: mean or max")
+    if kernel < 1:
+        raise ValueError(f"the pooling kernel must be 1 or more, not {kernel}")
+    if kernel == 1 or scores.numel() == 0:
+        return scores
+    lines = wide(scores).reshape(-1, 1, scores.shape[-1])
+    pool = avg_pool1d if pooling == "mean" else max_pool1d
+    # An even window gives one more value than there are tokens: the last one has no token.
+    return pool(lines, kernel, stride=1, padding=kernel // 2)[..., : scores.shape[-1]].reshape(scores.shape)
+
+
 def compact_kv(keys: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Gather rows per head: (H_kv, n, D) keys and values, (H_kv, m) index → two new (H_kv, m, D) tensors."""
-    rows = index.unsqueeze(-1).expand(-1, -1, keys.shape[-1])
-    return keys.gather(1, rows), values.gather(1, rows)
+    """Gather the kept rows: (H_kv, n, D) keys and values → two new (H_kv, m, D) tensors.
 
-
-def chunk_attention(queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None) -> Tensor:
-    """Attention of L new tokens over n cached ones (their own rows last), GQA without repeating KV.
-
-    (H, L, D) queries, (H_kv, n, D) keys and values → (H, L, D). `mask` is additive, (G·L, n) in the row order of
-    `group_rows`, or None where every row sees every key.
+    `index` is (H_kv, m), one list per head, or (m,), one for all heads.
     """
-    heads, length, dim = queries.shape
-    logits = wide(group_rows(queries, keys.shape[0])) @ wide(keys).transpose(1, 2) * scaling
-    if mask is not None:
-        logits = logits + wide(mask)
-    out = logits.softmax(-1) @ wide(values)
-    return out.reshape(heads, length, dim).to(queries.dtype)
+    if index.dim() == 1:
+        return keys.index_select(1, index), values.index_select(1, index)
+    rows = index.unsqueeze(-1)
+    return (
+        keys.gather(1, rows.expand(-1, -1, keys.shape[-1])),
+        values.gather(1, rows.expand(-1, -1, values.shape[-1])),
+    )
