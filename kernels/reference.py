@@ -4,7 +4,8 @@ Shapes: H_kv key-value heads, G query heads per KV head, H = H_kv·G, L query to
 keys, D head dimension. Everything is computed in float32, or in float64 when the inputs are float64. Nothing draws
 random numbers and nothing adds in an order that varies: the same inputs give the same bits on one machine.
 
-Attention lives in `reference_attention`, merging in `reference_merge`. Here: which rows stay, and moving them.
+Attention lives in `reference_attention`, the fits of attention matching in `reference_fit`, merging in
+`reference_merge`. Here: which rows stay, and moving them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .reference_attention import (
     merge_partials,
     wide,
 )
+from .reference_fit import fit_mass, fit_values, output_error, ridge_fit
 from .reference_merge import rotate_keys
 
 __all__ = [
@@ -31,9 +33,13 @@ __all__ = [
     "chunk_attention",
     "compact_kv",
     "decode_attention",
+    "fit_mass",
+    "fit_values",
     "group_rows",
     "merge_partials",
+    "output_error",
     "pool_topk",
+    "ridge_fit",
     "rotate_keys",
     "wide",
 ]

@@ -1,0 +1,192 @@
+"""The two least-squares fits of attention matching, in closed form with pull-back, and the error they leave.
+
+Adapted from arXiv 2602.16284 (mass and output matching) and arXiv 2608.00902 (ridge towards plain eviction); the closed
+forms are compaction.md 7.4. Shapes and precision as in `reference`, which re-exports everything here. A head of a
+segment has R query rows Q, n keys K and values V, and the m kept rows S = `index` (H_kv, m).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .reference_attention import attention_logits, wide
+
+FLOAT32_RIDGE = 1e-5
+"""Smallest ridge that float32 normal equations can tell from their own rounding; below, they are formed in float64."""
+NOTHING = 1e-25
+"""Kept keys that weigh less than this in every row carry no signal in float32: their head is left unfitted."""
+
+
+def ridge_fit(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    index: Tensor,
+    scaling: float,
+    *,
+    ridge: float = 1e-3,
+    beta_limit: float = 3.0,
+    row_weights: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Both fits, one after the other: `fit_mass` for β (H_kv, m), then `fit_values` under it for V_C (H_kv, m, D).
+
+    They belong together: β without fitted values lowers the mass error and raises the output error (compaction.md 7.3).
+    Few rows make a poor fit (7.2): compare `output_error` on held-out rows with that of plain eviction.
+    """
+    logits = attention_logits(queries, keys, scaling)
+    bias = _mass(logits, index, ridge, beta_limit, row_weights)
+    return bias, _values(logits, values, index, bias, ridge, row_weights)
+
+
+def fit_mass(
+    queries: Tensor,
+    keys: Tensor,
+    index: Tensor,
+    scaling: float,
+    *,
+    ridge: float = 1e-3,
+    beta_limit: float = 3.0,
+    row_weights: Tensor | None = None,
+) -> Tensor:
+    """β (H_kv, m) with which the kept keys carry the unnormalised mass of all: (H_kv, R, D), (H_kv, n, D) → float32/64.
+
+    E = exp(QKᵀ·scaling − row maximum over all n keys), M = E_S, y = E·1;
+    B = 1 + (MᵀM + λσ²I)⁻¹ Mᵀ(y − M·1), clamped to e^±`beta_limit`; β = log B. σ² is the largest eigenvalue of MᵀM
+    (exact, not iterated) and λ = `ridge` > 0, so B is pulled to 1: with nothing dropped β is 0 exactly.
+
+    `row_weights` (R,) or (H_kv, R) multiplies the rows of M and y: with the share of each row that goes to the segment,
+    the fit minimises the error of the model's own output (7.5). Without rows β = 0.
+    """
+    return _mass(attention_logits(queries, keys, scaling), index, ridge, beta_limit, row_weights)
+
+
+def fit_values(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    index: Tensor,
+    scaling: float,
+    bias: Tensor | None = None,
+    *,
+    ridge: float = 1e-3,
+    row_weights: Tensor | None = None,
+) -> Tensor:
+    """V_C (H_kv, m, D) with which the kept keys, under their β, give the output of all; in the dtype of `values`.
+
+    X = softmax(QK_Sᵀ·scaling + β), Y = softmax(QKᵀ·scaling)V;
+    V_C = V_S + (XᵀX + λσ²I)⁻¹ Xᵀ(Y − XV_S), σ² the largest eigenvalue of XᵀX. V_S has no penalty, so the error on
+    these rows never exceeds that of V_S under the same β; `bias` None is β = 0, where V_S is plain eviction.
+
+    `row_weights` as in `fit_mass`. Without rows, or with nothing dropped under β = 0, V_C = V_S exactly.
+    """
+    if bias is None:
+        bias = torch.zeros(index.shape, dtype=wide(keys).dtype, device=keys.device)
+    return _values(attention_logits(queries, keys, scaling), values, index, bias, ridge, row_weights)
+
+
+def output_error(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    index: Tensor,
+    scaling: float,
+    bias: Tensor | None = None,
+    new_values: Tensor | None = None,
+    rows: Tensor | None = None,
+    *,
+    row_weights: Tensor | None = None,
+) -> Tensor:
+    """‖XV_C − Y‖_F / ‖Y‖_F of every head's attention output over the segment, (H_kv,): X, Y as in `fit_values`.
+
+    `bias` None is β = 0 and `new_values` None is V_S: neither is plain eviction. `rows` picks the query rows that
+    count, as indices (r,) or a mask (R,): those held out of the fit. Without rows, and without anything to match, 0;
+    with no key kept 1.
+    """
+    if rows is not None:
+        queries = queries[:, rows]
+        row_weights = row_weights if row_weights is None else row_weights[..., rows]
+    logits = attention_logits(queries, keys, scaling)
+    target = logits.softmax(-1) @ wide(values)
+    kept = logits.gather(2, _spread(index, logits))
+    weights = (kept if bias is None else kept + wide(bias)[:, None, :]).softmax(-1)
+    new = _kept(values, index) if new_values is None else new_values
+    missed = _weigh(weights @ wide(new) - target, row_weights).flatten(1).norm(dim=1)
+    whole = _weigh(target, row_weights).flatten(1).norm(dim=1)
+    return torch.where(missed == 0, 0.0, missed / whole)
+
+
+def _mass(logits: Tensor, index: Tensor, ridge: float, beta_limit: float, row_weights: Tensor | None) -> Tensor:
+    _positive(ridge)
+    heads, rows, count = logits.shape
+    if rows == 0 or index.shape[1] == 0:
+        return logits.new_zeros(index.shape)
+    weights = (logits - logits.amax(-1, keepdim=True)).exp()
+    chosen = weights.gather(2, _spread(index, logits))
+    # y − M·1 is the mass of the dropped keys: summed as such, it is exactly 0 where none is dropped.
+    dropped = weights.masked_fill(_is_kept(index, heads, count)[:, None, :], 0.0).sum(-1, keepdim=True)
+    change = _pulled_back(_weigh(chosen, row_weights), _weigh(dropped, row_weights), ridge)
+    return (1 + change.squeeze(2)).clamp(math.exp(-beta_limit), math.exp(beta_limit)).log()
+
+
+def _values(
+    logits: Tensor, values: Tensor, index: Tensor, bias: Tensor, ridge: float, row_weights: Tensor | None
+) -> Tensor:
+    _positive(ridge)
+    heads, rows, count = logits.shape
+    old = _kept(values, index)
+    if rows == 0 or index.shape[1] == 0:
+        return old
+    # β on the kept keys and −∞ on the others: both softmaxes then run over the same n numbers in the same order, and
+    # their difference is exactly 0 where nothing is dropped.
+    extra = logits.new_full((heads, count), float("-inf")).scatter(1, index, bias.to(logits.dtype))
+    biased = (logits + extra[:, None, :]).softmax(-1)
+    residual = (logits.softmax(-1) - biased) @ wide(values).to(logits.dtype)
+    matrix = biased.gather(2, _spread(index, logits))
+    change = _pulled_back(_weigh(matrix, row_weights), _weigh(residual, row_weights), ridge)
+    return (wide(old) + change).to(values.dtype)
+
+
+def _pulled_back(matrix: Tensor, residual: Tensor, ridge: float) -> Tensor:
+    """(AᵀA + λσ²I)⁻¹Aᵀr per head, (H, R, m) and (H, R, k) → (H, m, k), σ² the largest eigenvalue of AᵀA.
+
+    With fewer rows than unknowns by Aᵀ(AAᵀ + λσ²I)⁻¹r, which is the same and smaller. The condition number is at most
+    1/λ + 1. A is scaled to a largest entry of 1 first, as its Gram matrix would underflow for small weights.
+    """
+    dtype = matrix.dtype
+    if ridge < FLOAT32_RIDGE:
+        matrix, residual = matrix.double(), residual.double()
+    largest = matrix.amax((1, 2), keepdim=True)
+    scale = torch.where(largest > NOTHING, 1 / largest, 0.0)
+    a, r = matrix * scale, residual * scale
+    few_rows = a.shape[1] < a.shape[2]
+    gram = a @ a.transpose(1, 2) if few_rows else a.transpose(1, 2) @ a
+    top = torch.linalg.eigvalsh(gram)[:, -1]
+    gram.diagonal(dim1=1, dim2=2).add_(torch.where(top > 0, ridge * top, 1.0)[:, None])
+    factor = torch.linalg.cholesky(gram)
+    if few_rows:
+        return (a.transpose(1, 2) @ torch.cholesky_solve(r, factor)).to(dtype)
+    return torch.cholesky_solve(a.transpose(1, 2) @ r, factor).to(dtype)
+
+
+def _positive(ridge: float) -> None:
+    if not ridge > 0:
+        raise ValueError(f"ridge must be positive, not {ridge}: without it the fit is not unique")
+
+
+def _weigh(rows: Tensor, row_weights: Tensor | None) -> Tensor:
+    return rows if row_weights is None else rows * row_weights.to(rows).unsqueeze(-1)
+
+
+def _is_kept(index: Tensor, heads: int, count: int) -> Tensor:
+    return torch.zeros(heads, count, dtype=torch.bool, device=index.device).scatter(1, index, True)
+
+
+def _spread(index: Tensor, logits: Tensor) -> Tensor:
+    return index.unsqueeze(1).expand(-1, logits.shape[1], -1)
+
+
+def _kept(values: Tensor, index: Tensor) -> Tensor:
+    return values.gather(1, index.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
