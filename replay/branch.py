@@ -5,25 +5,47 @@ Branches that have not diverged share a lane; the first eviction gives a branch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from .cache import BLOCK_ROWS, KvCache
+from .fixed import FixedStates
 from .policies.base import KvShape, Policy, SegmentSize, TurnFootprint, Work
 from .policies.state_table import state_for
-from .policies.states import Eviction, PolicyState, Rewrite
+from .policies.states import Eviction, PolicyState, Rewrite, Scene
 
 
 @dataclass(eq=False)
 class Lane:
-    """A cache, the logical position of its next token, and the branches that ride on it."""
+    """A cache, the logical position of its next token, what is never compacted, and how many branches ride on it."""
 
     cache: KvCache
     position: int = 0
     riders: int = 1
+    fixed: FixedStates = field(default_factory=FixedStates)
+
+    def fork(self) -> Lane:
+        """A lane in the same state for one branch."""
+        return Lane(self.cache.fork(), self.position, 1, self.fixed.fork())
+
+    def release(self) -> None:
+        """Give all tensors up."""
+        self.cache.release()
+        self.fixed.clear()
+
+    @contextmanager
+    def taken_back(self) -> Iterator[None]:
+        """Whatever is fed inside leaves no trace: rows, position and states are as before afterwards."""
+        rows, position, fixed = self.cache.rows, self.position, self.fixed.fork()
+        try:
+            yield
+        finally:
+            self.cache.roll_back(rows)
+            self.position, self.fixed = position, fixed
 
 
 @dataclass
@@ -35,6 +57,8 @@ class TurnCounters:
     kv_bytes_peak: int = 0
     compactions: int = 0
     reprefill_tokens: int = 0
+    copied_tokens: int = 0
+    transient_rows: int = 0
 
 
 class FootprintMismatch(AssertionError):
@@ -60,13 +84,11 @@ class Branch:
     error: str | None = None
 
     @classmethod
-    def start(
-        cls, policy: Policy, lane: Lane, sizes: list[SegmentSize], shape: KvShape, seed: int, device: torch.device
-    ) -> Branch:
+    def start(cls, policy: Policy, lane: Lane, sizes: list[SegmentSize], scene: Scene) -> Branch:
         """A branch at the beginning of a trajectory."""
-        index = torch.empty(shape.layers, shape.kv_heads, 0, dtype=torch.int32, device=device)
-        tokens = sum(size.tokens for size in sizes)
-        state = state_for(policy, shape, tokens, seed, device)
+        shape = scene.shape
+        index = torch.empty(shape.layers, shape.kv_heads, 0, dtype=torch.int32, device=scene.device)
+        state = state_for(policy, scene)
         return cls(policy, lane, shape, policy.footprint(sizes), policy.work(sizes, shape), state, index)
 
     @property
@@ -80,23 +102,35 @@ class Branch:
         self.index = torch.cat([self.index, new.expand(*self.index.shape[:2], len(logical))], dim=-1)
         self.note_peak()
 
-    def note_peak(self) -> None:
-        """Remember the largest sizes inside the turn."""
+    @property
+    def aux_bytes(self) -> int:
+        """Bytes held beside K and V: what the policy's state holds, and the β of the rows in use."""
+        return self.state.aux_bytes() + self.lane.cache.bias_bytes
+
+    def note_peak(self, copied: int = 0) -> None:
+        """Remember the largest sizes inside the turn; the last `copied` rows are a copy that is taken back."""
         counters = self.counters
-        counters.rows_peak = max(counters.rows_peak, self.rows)
-        counters.aux_bytes_peak = max(counters.aux_bytes_peak, self.state.aux_bytes())
+        counters.rows_peak = max(counters.rows_peak, self.rows - copied)
+        counters.transient_rows = max(counters.transient_rows, copied)
+        aux_bytes = self.aux_bytes - 4 * copied * self.shape.layers * self.shape.kv_heads * (
+            self.lane.cache.bias_bytes > 0
+        )
+        counters.aux_bytes_peak = max(counters.aux_bytes_peak, aux_bytes)
         counters.kv_bytes_peak = max(counters.kv_bytes_peak, self.lane.cache.nbytes)
 
     def own_lane(self) -> Lane:
         """A lane this branch may write to alone: forked off if others ride on the present one."""
         if self.lane.riders > 1:
             self.lane.riders -= 1
-            self.lane = Lane(self.lane.cache.fork(), self.lane.position)
+            self.lane = self.lane.fork()
         return self.lane
 
     def evict(self, eviction: Eviction) -> None:
         """Free the rows that `eviction` does not keep."""
-        self.own_lane().cache.evict(eviction.start, eviction.index)
+        lane = self.own_lane()
+        lane.cache.evict(eviction.start, eviction.index, eviction.keys, eviction.values, eviction.bias)
+        if eviction.position is not None:
+            lane.position = eviction.position
         tail = self.index.gather(2, eviction.index)
         self.index = torch.cat([self.index[..., : eviction.start], tail], dim=-1)
         self.state.evicted(eviction)
@@ -105,11 +139,18 @@ class Branch:
     def rewrite(self, rewrite: Rewrite) -> None:
         """Drop every row after the first changed token, and note what is to be fed after it."""
         lane = self.own_lane()
-        if rewrite.unchanged_rows < self.rows:
-            lane.cache.roll_back(rewrite.unchanged_rows)
-            lane.position = rewrite.unchanged_rows
-            self.index = self.index[..., : rewrite.unchanged_rows].clone()
         self.pending = list(rewrite.feed)
+        if rewrite.unchanged_rows < self.rows:
+            rows = rewrite.unchanged_rows
+            if lane.fixed.nbytes:
+                # Sliding windows and recurrent states have no way back: the unchanged beginning is fed again. It is
+                # not counted: a server holds a snapshot of these states where the text was cut before.
+                self.pending = [*self.index[0, 0, :rows].tolist(), *self.pending]
+                rows = 0
+                lane.fixed.clear()
+            lane.cache.roll_back(rows)
+            lane.position = rows
+            self.index = self.index[..., :rows].clone()
         if rewrite.cut:
             self.counters.compactions += 1
             self.counters.reprefill_tokens += len(rewrite.feed)
@@ -117,7 +158,7 @@ class Branch:
     def check(self, turn: int) -> None:
         """Raise FootprintMismatch unless the live tensors are what the policy's footprint says."""
         want, have = self.expected[turn], self.counters
-        aux, aux_peak = self.state.aux_bytes(), have.aux_bytes_peak
+        aux, aux_peak = self.aux_bytes, have.aux_bytes_peak
         cache = self.lane.cache
         spare = cache.nbytes - self.rows * self.shape.row_bytes
         pairs = {
@@ -128,6 +169,8 @@ class Branch:
             "aux_bytes_peak": (aux_peak, want.aux_bytes_peak(self.shape)),
             "compactions": (have.compactions, want.compactions),
             "reprefill_tokens": (have.reprefill_tokens, want.reprefill_tokens),
+            "copied_tokens": (have.copied_tokens, want.copied_tokens),
+            "transient_rows": (have.transient_rows, want.transient_rows),
             "layers of other length": (cache.ragged, False),
             "more than one spare block per layer": (spare >= BLOCK_ROWS * self.shape.row_bytes, False),
         }

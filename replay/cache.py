@@ -18,12 +18,12 @@ BLOCK_ROWS = 256
 
 
 class Buffer:
-    """K and V of one layer, (H_kv, capacity, D), and how many caches hold it."""
+    """K and V of one layer, (H_kv, capacity, D), their β (H_kv, capacity) if any, and how many caches hold it."""
 
-    __slots__ = ("keys", "owners", "values")
+    __slots__ = ("bias", "keys", "owners", "values")
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self.keys, self.values, self.owners = keys, values, 1
+    def __init__(self, keys: Tensor, values: Tensor, bias: Tensor | None = None) -> None:
+        self.keys, self.values, self.bias, self.owners = keys, values, bias, 1
 
     @property
     def capacity(self) -> int:
@@ -32,7 +32,7 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes."""
+        """Allocated bytes of K and V."""
         return self.keys.nbytes + self.values.nbytes
 
 
@@ -61,8 +61,17 @@ class KvCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes allocated, shared buffers counted in full."""
+        """Bytes of K and V allocated, shared buffers counted in full."""
         return sum(buffer.nbytes for buffer in self._buffers)
+
+    @property
+    def bias_bytes(self) -> int:
+        """Bytes of the β of the rows in use; 0 where rows have none."""
+        return sum(
+            4 * self.shape.kv_heads * rows
+            for rows, b in zip(self._rows, self._buffers, strict=True)
+            if b.bias is not None
+        )
 
     def buffers(self) -> list[Buffer]:
         """The buffers, layer by layer."""
@@ -73,6 +82,11 @@ class KvCache:
         buffer, rows = self._buffers[layer], self._rows[layer]
         return buffer.keys[:, :rows], buffer.values[:, :rows]
 
+    def bias(self, layer: int) -> Tensor | None:
+        """The β added to the logits of the rows in use, (H_kv, rows) float32; None where no row has one."""
+        bias = self._buffers[layer].bias
+        return None if bias is None else bias[:, : self._rows[layer]]
+
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Add (H_kv, L, D) rows to one layer."""
         start = self._rows[layer]
@@ -80,6 +94,8 @@ class KvCache:
         buffer = self._writable(layer, end)
         buffer.keys[:, start:end] = keys
         buffer.values[:, start:end] = values
+        if buffer.bias is not None:
+            buffer.bias[:, start:end] = 0
         self._rows[layer] = end
 
     def roll_back(self, rows: int) -> None:
@@ -89,10 +105,22 @@ class KvCache:
             if buffer.capacity > whole_blocks(rows):
                 self._move(layer, rows, whole_blocks(rows))
 
-    def evict(self, start: int, index: Tensor) -> None:
-        """Keep the first `start` rows and, of the rest, `index` (layers, H_kv, m), ascending absolute rows."""
+    def evict(
+        self,
+        start: int,
+        index: Tensor,
+        keys: Tensor | None = None,
+        values: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> None:
+        """Keep the first `start` rows and, of the rest, `index` (layers, H_kv, m), ascending absolute rows.
+
+        `keys` and `values` (layers, H_kv, m, D), where given, replace those of the rows that stay; `bias` (layers,
+        H_kv, m) is their β from now on.
+        """
         for layer in range(self.shape.layers):
-            self._evict_layer(layer, start, index[layer])
+            new = [None if part is None else part[layer] for part in (keys, values, bias)]
+            self._evict_layer(layer, start, index[layer], *new)
 
     def fork(self) -> KvCache:
         """A second cache with the same rows; buffers are shared until one side writes."""
@@ -109,15 +137,24 @@ class KvCache:
             self._replace(layer, self._allocate(0))
         self._rows = [0] * self.shape.layers
 
-    def _evict_layer(self, layer: int, start: int, index: Tensor) -> None:
+    def _evict_layer(
+        self, layer: int, start: int, index: Tensor, keys: Tensor | None, values: Tensor | None, bias: Tensor | None
+    ) -> None:
         buffer = self._buffers[layer]
-        keys, values = compact_kv(buffer.keys, buffer.values, index)
+        old_keys, old_values = compact_kv(buffer.keys, buffer.values, index)
+        keys, values = old_keys if keys is None else keys, old_values if values is None else values
+        if bias is None and buffer.bias is not None:
+            bias = buffer.bias.gather(1, index)
         rows = start + index.shape[1]
         if buffer.owners > 1 or buffer.capacity != whole_blocks(rows):
             self._move(layer, start, whole_blocks(rows))
             buffer = self._buffers[layer]
         buffer.keys[:, start:rows] = keys
         buffer.values[:, start:rows] = values
+        if bias is not None:
+            if buffer.bias is None:
+                buffer.bias = torch.zeros(self.shape.kv_heads, buffer.capacity, device=self.device)
+            buffer.bias[:, start:rows] = bias
         self._rows[layer] = rows
 
     def _writable(self, layer: int, rows: int) -> Buffer:
@@ -131,6 +168,9 @@ class KvCache:
         old, new = self._buffers[layer], self._allocate(capacity)
         new.keys[:, :rows] = old.keys[:, :rows]
         new.values[:, :rows] = old.values[:, :rows]
+        if old.bias is not None:
+            new.bias = torch.zeros(self.shape.kv_heads, capacity, device=self.device)
+            new.bias[:, :rows] = old.bias[:, :rows]
         self._replace(layer, new)
 
     def _replace(self, layer: int, new: Buffer) -> None:

@@ -4,69 +4,109 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..kernels.attention import causal_mask, chunk_attention, tree_mask
+from ..kernels.attention import chunk_attention, tree_mask
+from ..kernels.reference import rotate_keys
+from .adapter import CacheAdapter
 from .branch import Lane
-from .model import CacheAdapter, LoadedModel, head, install_attention, run_layers
+from .cache import KvCache
+from .fixed import LinearCache
+from .model import Layer, LoadedModel, head, install_attention, rope_frequencies, run_layers
 from .policies.base import KvShape
 
-Observer = Callable[[int, Tensor, Tensor, float], None]
-"""Called as observer(layer, queries (H_q, L, D), keys (H_kv, rows, D), scaling) for one lane."""
+Observer = Callable[[int, Tensor, Tensor, float, Tensor | None], None]
+"""Called as observer(slot, queries (H_q, L, D), keys (H_kv, rows, D), scaling, bias (H_kv, rows) | None) for one lane.
+
+A slot is the place of a compactable layer's cache. Where other layers read it too (KV sharing), it is called once for
+each of them.
+"""
 
 
 @dataclass
 class Pass:
-    """What the attention function must know of the pass in progress."""
+    """What the attention function must know of the pass in progress. `visible` (L, L) says which new tokens see which.
+
+    `depth` (L,) is how far each new token lies beyond its lane's position.
+    """
 
     lanes: Sequence[Lane]
+    layers: Sequence[Layer]
+    slots: dict[int, int]
     observers: Sequence[Sequence[Observer]]
-    visible: Tensor | None = None
-    masks: dict[int, Tensor | None] = field(default_factory=dict)
+    visible: Tensor
+    depth: Tensor
+    moves: bool
+    masks: dict[tuple[int, int, int, int | None], Tensor | None] = field(default_factory=dict)
+    recent: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Append one layer's new rows to every lane's cache."""
         for number, lane in enumerate(self.lanes):
-            lane.cache.append(layer, keys[number], values[number])
+            if layer in self.slots:
+                lane.cache.append(self.slots[layer], keys[number], values[number])
+            else:
+                self.recent[number, layer] = lane.fixed.extended(layer, keys[number], values[number])
 
     def attend(self, layer: int, queries: Tensor, scaling: float) -> Tensor:
         """(B, H, L, D) queries → (B, L, H, D): each lane over its own rows."""
         out = torch.empty_like(queries.transpose(1, 2), memory_format=torch.contiguous_format)
+        owner, window = self.layers[layer].owner, self.layers[layer].window
         for number, lane in enumerate(self.lanes):
-            keys, values = lane.cache.view(layer)
-            query = queries[number]
-            mask = self._mask(query, keys)
-            out[number] = chunk_attention(query, keys, values, scaling, mask).transpose(0, 1)
-            for observe in self.observers[number]:
-                observe(layer, query, keys, scaling)
+            query, bias = queries[number], None
+            if owner in self.slots:
+                keys, values = lane.cache.view(self.slots[owner])
+                bias = lane.cache.bias(self.slots[owner])
+            else:
+                keys, values = self.recent[number, owner]
+            mask = self._mask(query, keys, window)
+            out[number] = chunk_attention(query, keys, values, scaling, mask, bias).transpose(0, 1)
+            for observe in self.observers[number] if owner in self.slots else ():
+                observe(self.slots[owner], query, keys, scaling, bias)
         return out
 
-    def _mask(self, query: Tensor, keys: Tensor) -> Tensor | None:
-        """The same for every layer, and for every lane with as many rows."""
+    def finish(self) -> None:
+        """Hold what sliding layers still need."""
+        if self.moves:
+            for (number, layer), (keys, values) in self.recent.items():
+                window = self.layers[layer].window
+                assert window is not None
+                self.lanes[number].fixed.keep_last(layer, keys, values, window)
+
+    def _mask(self, query: Tensor, keys: Tensor, window: int | None) -> Tensor | None:
+        """The same for every layer of one kind, and for every lane with as many rows."""
         rows, group = keys.shape[1], query.shape[0] // keys.shape[0]
-        if rows not in self.masks:
-            if self.visible is None:
-                self.masks[rows] = causal_mask(query.shape[1], rows, group, query)
-            else:
-                self.masks[rows] = tree_mask(self.visible, rows, group, query)
-        return self.masks[rows]
+        key = (rows, group, query.dtype.itemsize, window)
+        if key not in self.masks:
+            single = query.shape[1] == 1  # it sees everything that is held
+            self.masks[key] = None if single else tree_mask(self.visible, rows, group, query, self.depth, window)
+        return self.masks[key]
 
 
 class Forward:
     """A loaded model with kvmill's attention. One pass at a time per process."""
 
     def __init__(self, model: LoadedModel) -> None:
-        other = sorted({layer.kind for layer in model.layers} - {"full"})
-        if other:
-            raise UserError(f"model {model.name} has {', '.join(other)} layers, which replay cannot compact around yet")
         self.model = model
         self.shape: KvShape = model.shape()
+        full = [layer.index for layer in model.layers if layer.kind == "full"]
+        self._slots = {index: slot for slot, index in enumerate(full)}
         self._pass: Pass | None = None
         install_attention(model.module, self._attention)
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether several continuations can be fed in one pass: a recurrent state has only one past."""
+        return not any(layer.kind == "linear" for layer in self.model.layers)
+
+    def new_lane(self) -> Lane:
+        """A lane at the beginning of a text, with nobody on it."""
+        return Lane(KvCache(self.shape, self.model.dtype, self.model.device), riders=0)
 
     @torch.inference_mode()
     def feed(
@@ -83,24 +123,52 @@ class Forward:
         Positions follow each lane's own. `visible` (L, L) and `depth` (L,) describe a tree of tokens instead of
         a sequence; the lane's position does not move then (roll the cache back afterwards).
         """
-        device = self.model.device
-        steps = torch.tensor(range(len(ids)) if depth is None else depth, device=device)
+        device, count = self.model.device, len(ids)
+        steps = torch.tensor(range(count) if depth is None else depth, device=device)
         positions = torch.tensor([lane.position for lane in lanes], device=device)[:, None] + steps
         tokens = torch.tensor(ids, device=device).expand(len(lanes), -1)
-        self._pass = Pass(lanes, observers or [()] * len(lanes), visible)
+        if visible is None:
+            visible = torch.ones(count, count, dtype=torch.bool, device=device).tril()
+        watching = observers or [()] * len(lanes)
+        now = Pass(lanes, self.model.layers, self._slots, watching, visible, steps, depth is None)
+        self._pass = now
+        cache = CacheAdapter(now.store, LinearCache([lane.fixed for lane in lanes]))
         try:
-            hidden = run_layers(self.model.module, tokens, positions, CacheAdapter(self._pass.store))
+            hidden = run_layers(self.model.module, tokens, positions, cache)
         finally:
             self._pass = None
+        now.finish()
         if depth is None:
             for lane in lanes:
-                lane.position += len(ids)
+                lane.position += count
         return hidden
 
     @torch.inference_mode()
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         """(…, hidden) → float32 log-probabilities (…, vocabulary)."""
         return head(self.model.module, hidden).float().log_softmax(-1)
+
+    @cached_property
+    def frequencies(self) -> Tensor | None:
+        """Inverse RoPE frequencies (F,) of the compactable layers, or None where keys do not turn by them.
+
+        Checked on the model itself: a token alone has the same keys at every position, but for the rotation.
+        """
+        found = rope_frequencies(self.model.module)
+        if found is None:
+            return None
+        keys: list[list[Tensor]] = []
+        for position in (0, 37):
+            lane = self.new_lane()
+            lane.position = position
+            self.feed([lane], [1])
+            keys.append([lane.cache.view(slot)[0].float() for slot in range(self.shape.layers)])
+        tolerance = 1e-3 if self.model.dtype == torch.float32 else 0.05
+        for still, turned in zip(*keys, strict=True):
+            error = (rotate_keys(still, torch.tensor([37.0]), found) - turned).norm() / turned.norm()
+            if not float(error) < tolerance:
+                return None
+        return found
 
     def _attention(
         self, layer: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, *, scaling: float, **extra: Any

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ..traces.tokens import TokenSegment, TokenTrajectory
 from .branch import Branch, Lane, TurnCounters
-from .cache import KvCache, process_bytes
+from .cache import process_bytes
 from .forward import Forward, Observer
 from .policies.base import CHECK_EVERY_TOKENS, Policy
-from .policies.states import Chunk, Rewrite
-from .segments import chunk_ends, sizes_of
+from .policies.states import Chunk, Copy, Rewrite, Scene
+from .segments import chunk_ends, entity_tokens, sizes_of
 
 T = TypeVar("T")
 
@@ -29,13 +29,22 @@ class Lockstep:
         self.forward, self.trajectory = forward, trajectory
         sizes, shape = sizes_of(trajectory), forward.shape
         device = forward.model.device
-        lane = Lane(KvCache(shape, forward.model.dtype, device), riders=0)
+        lane = forward.new_lane()
         # Draws of different trajectories must not be the same draw, or they would not be independent samples.
         own_seed = int(hashlib.sha256(f"{seed}/{trajectory.id}".encode()).hexdigest()[:12], 16)
         self.branches: list[Branch] = []
+        scene = Scene(
+            shape,
+            sum(size.tokens for size in sizes),
+            own_seed,
+            device,
+            forward.frequencies if any(policy.needs_rotation for policy in policies) else None,
+            entity_tokens(trajectory),
+            trajectory.prompts,
+        )
         for policy in policies:
             lane.riders += 1
-            self.branches.append(Branch.start(policy, lane, sizes, shape, own_seed, device))
+            self.branches.append(Branch.start(policy, lane, sizes, scene))
         self.ids = [token for segment in trajectory.segments for token in segment.ids]
         self.logical = 0
         self.process_bytes_peak = 0
@@ -119,19 +128,35 @@ class Lockstep:
 
     def process_bytes(self) -> int:
         """Bytes of all caches, shared buffers once."""
-        return process_bytes(lane.cache for lane in self.lanes())
+        lanes = self.lanes()
+        return process_bytes(lane.cache for lane in lanes) + sum(lane.fixed.nbytes for lane in lanes)
 
-    def _observe(self, branch: Branch, layer: int, queries: Tensor, keys: Tensor, scaling: float) -> None:
+    def _observe(
+        self, branch: Branch, layer: int, queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None
+    ) -> None:
         if branch.error is None:
             before = branch.index[layer]
-            self._guard(branch, partial(branch.state.observe, layer, queries, keys, scaling, before))
+            self._guard(branch, partial(branch.state.observe, layer, queries, keys, scaling, before, bias))
 
     def _look(self, branch: Branch) -> None:
-        eviction = branch.state.look(branch.index)
+        eviction = branch.state.look(branch.index, branch.lane.cache)
         if eviction is not None:
             branch.evict(eviction)
 
+    def _copy(self, branch: Branch, copy: Copy) -> None:
+        """Feed a copy for its queries only."""
+        lane = branch.own_lane()
+        rows = lane.cache.rows
+        with lane.taken_back():
+            for begin in range(0, len(copy.ids), CHECK_EVERY_TOKENS):
+                ids = copy.ids[begin : begin + CHECK_EVERY_TOKENS]
+                self.forward.feed([lane], ids, observers=[[partial(branch.state.observe_copy, copy, begin)]])
+                branch.note_peak(copied=lane.cache.rows - rows)
+        branch.counters.copied_tokens += len(copy.ids)
+
     def _close(self, branch: Branch, turn: int) -> None:
+        for copy in branch.state.copies(turn):
+            self._copy(branch, copy)
         outcome = branch.state.close(turn, branch.index, branch.lane.cache)
         if isinstance(outcome, Rewrite):
             branch.rewrite(outcome)
@@ -148,5 +173,5 @@ class Lockstep:
             branch.error = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
             branch.lane.riders -= 1
             if not branch.lane.riders:
-                branch.lane.cache.release()
+                branch.lane.release()
             return None

@@ -80,41 +80,14 @@ class LoadedModel:
                 f"model {self.name}: its full-attention layers are {sorted(found) or 'absent'}; need one shape"
             )
         q_heads, kv_heads, head_dim = found.pop()
-        count = sum(layer.kind == "full" for layer in self.layers)
-        return KvShape(count, kv_heads, q_heads, head_dim, self.dtype.itemsize)
+        full = {layer.index for layer in self.layers if layer.kind == "full"}
+        readers = sum(layer.owner in full for layer in self.layers)
+        return KvShape(len(full), kv_heads, q_heads, head_dim, self.dtype.itemsize, readers)
 
-
-class CacheAdapter:
-    """What a decoder layer takes for its cache. Keeps nothing: each layer's new rows go to `store(layer, k, v)`.
-
-    k and v: (batch, kv heads, new tokens, head dim), rotated. The attention function sees these new rows too, and
-    looks up everything older in the engine's own storage. The length is reported as 0: positions are always
-    passed explicitly and no mask is built from it.
-    """
-
-    is_compileable = False
-
-    def __init__(self, store: Callable[[int, torch.Tensor, torch.Tensor], None]) -> None:
-        self._store = store
-
-    def update(
-        self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Called once by each layer that owns a cache."""
-        self._store(layer_idx, keys, values)
-        return keys, values
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Always 0."""
-        return 0
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Always 0."""
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """As for an empty cache."""
-        return query_length, 0
+    def layer_counts(self) -> dict[str, int]:
+        """How many layers of each kind it has; only those of kind `full` are compacted."""
+        kinds = [layer.kind for layer in self.layers]
+        return {kind: kinds.count(kind) for kind in ("full", "sliding", "linear", "shared") if kind in kinds}
 
 
 def load_model(name: str, *, device: str = "auto", dtype: str = "auto", threads: int | None = None) -> LoadedModel:
@@ -194,6 +167,15 @@ def install_attention(module: Any, function: Callable[..., tuple[torch.Tensor, N
     module.set_attn_implementation(ATTENTION)
     if module.config.get_text_config()._attn_implementation != ATTENTION:
         raise UserError(f"{type(module).__name__} does not let its attention be replaced; replay cannot use it")
+
+
+def rope_frequencies(module: Any) -> torch.Tensor | None:
+    """The inverse frequencies (F,) by which full-attention layers rotate keys, where the model tells them."""
+    for part in module.base_model.modules():
+        for name in ("full_attention_inv_freq", "inv_freq"):
+            if isinstance(found := getattr(part, name, None), torch.Tensor):
+                return found.float()
+    return None
 
 
 def run_layers(module: Any, input_ids: torch.Tensor, position_ids: torch.Tensor, cache: Any) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..traces.tokens import TokenSegment, TokenTrajectory
 from .policies.base import SegmentSize
@@ -11,13 +12,29 @@ from .policies.base import SegmentSize
 def size_of(segment: TokenSegment) -> SegmentSize:
     """The lengths of one segment, structural tokens by offset."""
     return SegmentSize(
-        segment.kind, len(segment.ids), len(segment.structural), tuple(segment.structural), segment.closing
+        segment.kind,
+        len(segment.ids),
+        len(segment.structural),
+        tuple(segment.structural),
+        segment.closing,
+        len(segment.frame),
     )
 
 
 def sizes_of(trajectory: TokenTrajectory) -> list[SegmentSize]:
     """The lengths of every segment, in order."""
-    return [size_of(segment) for segment in trajectory.segments]
+    prompt = len(trajectory.prompts.get("repeat", ()))
+    return [replace(size_of(segment), repeat_prompt=prompt) for segment in trajectory.segments]
+
+
+def entity_tokens(trajectory: TokenTrajectory) -> list[int]:
+    """Logical tokens flagged as names, numbers, paths and the like, ascending."""
+    found: list[int] = []
+    first = 0
+    for segment in trajectory.segments:
+        found += [first + offset for offset in segment.entities]
+        first += len(segment.ids)
+    return found
 
 
 def turns_of(trajectory: TokenTrajectory) -> list[list[TokenSegment]]:

@@ -22,12 +22,16 @@ _MARK = "kvq-last-message"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One segment as text: `head` is the template's, `body` what the assistant generated, closing included."""
+    """One segment as text: `head` is the template's, `body` what the assistant generated, closing included.
+
+    `contents` are the messages' own words, in order: what lies around them is the template's.
+    """
 
     kind: Kind
     turn: int
     head: str
     body: str = ""
+    contents: tuple[str, ...] = ()
 
 
 def render(trajectory: Trajectory, tokenizer: TextTokenizer, shield: Shield) -> tuple[list[Piece], tuple[str, ...]]:
@@ -51,10 +55,18 @@ def render(trajectory: Trajectory, tokenizer: TextTokenizer, shield: Shield) -> 
             head, body = writer.append(wires if able.tool_role else join(wires), generated=kind == "assistant")
             lost += _lost(head + body, shown, able)
             if head or body:
-                pieces.append(Piece(kind, turn, head, body))
+                pieces.append(Piece(kind, turn, head, body, tuple(message.content for message in shown)))
     counted = Counter(losses) | Counter({name: count for name, count in (lost + writer.losses).items() if count})
     once = {"template_without_tools", "developer_as_system", "system_as_user", "tool_role_as_user"}
     return pieces, tuple(name if name in once else f"{name}:{count}" for name, count in sorted(counted.items()))
+
+
+def render_reply(beginning: str, tokenizer: TextTokenizer) -> str:
+    """What the template adds before the model's own words, and `beginning` as the first of these."""
+    able = abilities(tokenizer)
+    writer = _Writer(tokenizer, None, able.repeats)
+    writer.start([{"role": "user", "content": "u"}])
+    return writer.generation_prompt() + beginning
 
 
 def render_question(question: str, tokenizer: TextTokenizer, shield: Shield) -> str:

@@ -7,16 +7,19 @@ that is where a server's prompt ends and generated tokens begin.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from .entities import entity_spans, flag_tokens, places
-from .render import Kind, Piece, render, render_question
+from .entities import Span, entity_spans, flag_tokens, places
+from .render import Kind, Piece, render, render_question, render_reply
 from .shield import Shield
 from .template import TextTokenizer
 from .trajectory import Probe, Trajectory
 
 __all__ = ["ProbeTokens", "TextTokenizer", "TokenSegment", "TokenTrajectory", "tokenize", "tokenize_probe"]
+
+
+REPEATS = {"repeat": "Let me repeat the previous thinking, tool call, and tool response.\n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class TokenSegment:
     `structural`: the template's control tokens, never ones that content only spells. `scored`: half-open span of what
     the model generated (assistant content and the closing control token), (0, 0) elsewhere. `closing`: tokens from the
     last structural token to the end, 2 for `<|im_end|>` and its newline; 1 where a template has no control tokens.
-    `entities`: tokens of names, numbers, identifiers, paths and quotes (`traces/entities`).
+    `entities`: tokens of names, numbers, identifiers, paths and quotes (`traces/entities`). `frame`: of a tool segment,
+    the tokens around the tools' own words, which are the template's.
     A `user` segment belongs to the turn it precedes; the prefix to turn 0.
     """
 
@@ -37,11 +41,14 @@ class TokenSegment:
     scored: tuple[int, int] = (0, 0)
     closing: int = 1
     entities: tuple[int, ...] = ()
+    frame: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTrajectory:
     """Segments in order: prefix, then per turn user*, assistant, tool. `losses` are the trajectory's and rendering's.
+
+    `prompts` are beginnings of a reply in which the model repeats what it said and read (`REPEATS`), by name.
 
     A loss is `code` or `code:COUNT`; counts of `content_*` and `reasoning_dropped` are characters.
     """
@@ -51,6 +58,7 @@ class TokenTrajectory:
     source: str
     segments: tuple[TokenSegment, ...]
     losses: tuple[str, ...] = ()
+    prompts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
@@ -79,7 +87,23 @@ def tokenize(trajectory: Trajectory, tokenizer: TextTokenizer) -> TokenTrajector
     pieces, losses = render(trajectory, tokenizer, shield)
     segments = tuple(_segment(piece, tokenizer, shield) for piece in pieces)
     known = [loss for loss in losses if loss not in trajectory.losses]
-    return TokenTrajectory(trajectory.id, trajectory.family, trajectory.source, segments, (*trajectory.losses, *known))
+    return TokenTrajectory(
+        trajectory.id,
+        trajectory.family,
+        trajectory.source,
+        segments,
+        (*trajectory.losses, *known),
+        repeat_prompts(tokenizer),
+    )
+
+
+def repeat_prompts(tokenizer: TextTokenizer) -> dict[str, tuple[int, ...]]:
+    """The token ids of `REPEATS`, each as the beginning of the model's next message."""
+    shield = _shield(tokenizer)
+    return {
+        name: tuple(_encode(render_reply(shield.hide(words), tokenizer), tokenizer, shield))
+        for name, words in REPEATS.items()
+    }
 
 
 def tokenize_probe(probe: Probe, tokenizer: TextTokenizer) -> ProbeTokens:
@@ -106,15 +130,32 @@ def _segment(piece: Piece, tokenizer: TextTokenizer, shield: Shield) -> TokenSeg
         # The newline after the closing token is the template's; without a closing token all of the body counts.
         closed = structural[-1] + 1 if structural and structural[-1] >= len(head) else len(ids)
         scored = (len(head), closed)
-    entities = _entities(shield.show(piece.head + piece.body), ids, structural, tokenizer)
-    return TokenSegment(piece.kind, piece.turn, ids, structural, scored, closing, entities)
-
-
-def _entities(text: str, ids: Sequence[int], structural: Sequence[int], tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """Flagged tokens. The template's control tokens spell no entity, and a name after one begins a line."""
+    text = shield.show(piece.head + piece.body)
     spelled = {token: tokenizer.token_text(token) for token in set(ids)}
-    pieces = [spelled[token] for token in ids]
-    where = places(text, pieces)
+    where = places(text, [spelled[token] for token in ids])
+    entities = _entities(text, where, structural)
+    frame: tuple[int, ...] = ()
+    if piece.kind == "tool":
+        words = set(flag_tokens(where, _contents(text, [shield.show(content) for content in piece.contents])))
+        frame = tuple(offset for offset in range(len(ids)) if offset not in words)
+    return TokenSegment(piece.kind, piece.turn, ids, structural, scored, closing, entities, frame)
+
+
+def _contents(text: str, contents: Sequence[str]) -> list[Span]:
+    """Where the messages' own words stand in a rendered text, in order; a template may trim them."""
+    out: list[Span] = []
+    at = 0
+    for content in contents:
+        for words in (content, content.strip()):
+            if words and (found := text.find(words, at)) >= 0:
+                at = found + len(words)
+                out.append((found, at))
+                break
+    return out
+
+
+def _entities(text: str, where: Sequence[Span], structural: Sequence[int]) -> tuple[int, ...]:
+    """Flagged tokens. The template's control tokens spell no entity, and a name after one begins a line."""
     edges = itertools.accumulate((edge for offset in structural for edge in where[offset]), max)
     cuts = [0, *edges, len(text)]
     parts = [text[begin:end] for begin, end in itertools.pairwise(cuts)]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from .base import KvShape, SegmentSize, Work
-from .options import PROTECT, PROTECT_DOC, choice, decimal_in, integer, option
+from .options import choice, decimal_in, integer, option
+from .protect import protect_option
 from .running import TRIGGER_SHOW, RunningPolicy, gather_work, parse_trigger, protected_or_user
 
 
@@ -35,7 +36,7 @@ class Attention(RunningPolicy):
         show="none | distance | normalised",
     )
     distance: int = option(16, "least distance counted by locality=distance", parse=integer(1), show="int ≥ 1")
-    protect: str = option("structure", PROTECT_DOC, parse=choice(*PROTECT), show=" | ".join(PROTECT))
+    protect: str = protect_option()
 
     @property
     def holds_activity(self) -> bool:

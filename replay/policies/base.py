@@ -26,7 +26,9 @@ class SegmentSize:
     """Lengths of one segment: all the footprint may know of it.
 
     `protected` counts the structural tokens; `protected_at` gives their offsets where the text is known
-    (else they are assumed at the start); `closing` counts the closing structural token and what follows it.
+    (else they are assumed at the start); `closing` counts the closing structural token and what follows it;
+    `frame` counts the template's tokens around the content of a tool segment (None: assumed = protected);
+    `repeat_prompt` counts the tokens that ask the model to repeat a turn.
     """
 
     kind: Kind
@@ -34,23 +36,31 @@ class SegmentSize:
     protected: int = 0
     protected_at: tuple[int, ...] | None = None
     closing: int = 2
+    frame: int | None = None
+    repeat_prompt: int = 20
 
-    def protected_before(self, offset: int) -> int:
-        """Protected tokens among the first `offset` tokens."""
-        if self.protected_at is None:
-            return min(self.protected, offset)
-        return sum(1 for at in self.protected_at if at < offset)
+    def structural(self) -> tuple[int, ...]:
+        """Offsets of the structural tokens, ascending."""
+        return tuple(range(min(self.protected, self.tokens))) if self.protected_at is None else self.protected_at
 
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """The compactable part of a model's cache: `layers` that own a full-attention cache."""
+    """The compactable part of a model's cache: `layers` that own a full-attention cache.
+
+    `readers` layers attend to these caches: more than `layers` where others share a cache without owning one.
+    """
 
     layers: int
     kv_heads: int
     q_heads: int
     head_dim: int
     dtype_bytes: int
+    readers: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.readers:
+            object.__setattr__(self, "readers", self.layers)
 
     @property
     def group(self) -> int:
@@ -67,33 +77,42 @@ class KvShape:
 class TurnFootprint:
     """Memory after one turn, and its peak inside it. Rows are per layer and KV head and include P.
 
-    `query_rows*` count captured tokens (each holds q_heads × head_dim values per layer); `activity_rows`
-    count rows with a float32 activity; `transient_rows` are extra rows of a repeat copy;
-    `reprefill_tokens` are tokens fed again by text-level policies; `compactions` counts evictions.
+    Beside K and V there are captured queries (`query_rows` tokens, q_heads × head_dim values each per reading layer),
+    `scalar_rows` 4-byte numbers per layer and KV head (activity, β) and `normaliser_rows` float32 numbers per layer
+    and query head (log-sum-exps of captured queries). Their `_peak` is the moment before the last compaction.
+
+    `transient_rows` are the most rows of a copy that is fed for scoring and taken back, beyond `kv_rows_peak`, and
+    `copied_tokens` all tokens fed for it; `reprefill_tokens` are tokens fed again by text-level policies;
+    `compactions` counts evictions.
     """
 
     kv_rows: int
     kv_rows_peak: int
     query_rows: int = 0
     query_rows_peak: int = 0
-    activity_rows: int = 0
-    activity_rows_peak: int = 0
+    scalar_rows: int = 0
+    scalar_rows_peak: int = 0
+    normaliser_rows: int = 0
+    normaliser_rows_peak: int = 0
     transient_rows: int = 0
+    copied_tokens: int = 0
     reprefill_tokens: int = 0
     compactions: int = 0
 
     def aux_bytes(self, shape: KvShape) -> int:
         """Bytes held beside K and V after the turn."""
-        return _aux_bytes(self.query_rows, self.activity_rows, shape)
+        return _aux_bytes(self.query_rows, self.scalar_rows, self.normaliser_rows, shape)
 
     def aux_bytes_peak(self, shape: KvShape) -> int:
-        """An upper bound of the bytes held beside K and V inside the turn."""
-        return _aux_bytes(self.query_rows_peak, self.activity_rows_peak, shape)
+        """The most bytes held beside K and V inside the turn: before its last compaction, or after it."""
+        before = _aux_bytes(self.query_rows_peak, self.scalar_rows_peak, self.normaliser_rows_peak, shape)
+        return max(before, self.aux_bytes(shape))
 
 
-def _aux_bytes(query_rows: int, activity_rows: int, shape: KvShape) -> int:
-    per_query = shape.layers * shape.q_heads * shape.head_dim * shape.dtype_bytes
-    return query_rows * per_query + activity_rows * shape.layers * shape.kv_heads * 4
+def _aux_bytes(query_rows: int, scalar_rows: int, normaliser_rows: int, shape: KvShape) -> int:
+    per_query = shape.readers * shape.q_heads * shape.head_dim * shape.dtype_bytes
+    scalars = scalar_rows * shape.layers * shape.kv_heads + normaliser_rows * shape.readers * shape.q_heads
+    return query_rows * per_query + scalars * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +184,11 @@ class Policy(ABC):
     formula: ClassVar[str] = ""
     source: ClassVar[str] = ""
     footprint_kind: ClassVar[Literal["exact", "bounded"]] = "exact"
+    leading: ClassVar[tuple[str, ...]] = ()
+    """Options that are printed first."""
+
+    needs_rotation: ClassVar[bool] = False
+    """Whether the state needs `Scene.frequencies`."""
 
     given: frozenset[str] = field(default=frozenset(), compare=False, kw_only=True)
 

@@ -15,8 +15,6 @@ from typing import Any, TypeVar, cast
 from ...errors import UserError, unknown
 
 P = TypeVar("P")
-PROTECT = ("structure", "none")
-PROTECT_DOC = "tokens that are always kept: the chat template's structural tokens"
 MOST_DECIMALS = 15
 _NUMBER = re.compile(rf"[0-9]{{1,9}}(\.[0-9]{{0,{MOST_DECIMALS}}})?|\.[0-9]{{1,{MOST_DECIMALS}}}")
 _SPEC = re.compile(r"^\s*([a-z_][a-z0-9_]*)\s*(?:\(\s*(.*?)\s*\))?\s*$", re.DOTALL)
@@ -63,6 +61,11 @@ def choice(*words: str) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def true_false(text: str) -> bool:
+    """`true` or `false`."""
+    return choice("true", "false")(text) == "true"
 
 
 def mix(*words: str) -> Callable[[str], str]:
@@ -116,11 +119,16 @@ def build(cls: type[P], pairs: dict[str, str], text: str) -> P:
     return cast(Any, cls)(**values, given=frozenset(values))
 
 
+def in_order(cls: type) -> list[dataclasses.Field[Any]]:
+    """The options of a policy class in the order they are printed: `leading` ones first, then as they are declared."""
+    leading = getattr(cls, "leading", ())
+    found = [f for f in dataclasses.fields(cls) if "parse" in f.metadata]
+    return sorted(found, key=lambda f: leading.index(f.name) if f.name in leading else len(leading))
+
+
 def spell(policy: Any) -> str:
     """The policy as text, with the options that were given, in class order, without spaces."""
     parts = [
-        f"{f.name}={show_value(getattr(policy, f.name))}"
-        for f in dataclasses.fields(policy)
-        if "parse" in f.metadata and f.name in policy.given
+        f"{f.name}={show_value(getattr(policy, f.name))}" for f in in_order(type(policy)) if f.name in policy.given
     ]
     return f"{policy.name}({','.join(parts)})" if parts else str(policy.name)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .base import KvShape, SegmentSize, Work
-from .options import PROTECT, PROTECT_DOC, choice, integer, option
+from .options import integer, option
+from .protect import protect_option
 from .running import RunningPolicy, gather_work, protected_or_user
 
 
@@ -46,7 +47,7 @@ class Random(RunningPolicy):
     formula = "top budget of u(layer, head, position) ~ U(0, 1), fixed per token"
     source = "baseline"
 
-    protect: str = option("structure", PROTECT_DOC, parse=choice(*PROTECT), show=" | ".join(PROTECT))
+    protect: str = protect_option()
 
     def forced_in(self, segment: SegmentSize, offset: int) -> int:
         """User tokens whole, structural tokens elsewhere."""

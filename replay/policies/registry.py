@@ -9,7 +9,7 @@ from ...errors import UserError, unknown
 from .attention import Attention
 from .base import Policy
 from .full import Full
-from .options import build, show_value, split_spec
+from .options import build, in_order, show_value, split_spec
 from .recency import Random, SinkWindow
 from .te import TokenEviction
 from .truncate import Truncate
@@ -61,8 +61,7 @@ def describe() -> list[dict[str, Any]]:
                 "default": _default(cls, f),
                 "doc": f.metadata["doc"],
             }
-            for f in dataclasses.fields(cls)
-            if "parse" in f.metadata
+            for f in in_order(cls)
         }
         out.append(
             {

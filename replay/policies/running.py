@@ -25,6 +25,7 @@ from .base import (
     usage,
 )
 from .options import choice, decimal_in, integer, option, ratio, show_value
+from .protect import forced_before
 
 
 def parse_trigger(text: str) -> str:
@@ -136,8 +137,8 @@ class Step:
         return TurnFootprint(
             self.fixed + self.rows,
             self.fixed + self.rows_peak,
-            activity_rows=self.rows if activity else 0,
-            activity_rows_peak=self.rows_peak if activity else 0,
+            scalar_rows=self.rows if activity else 0,
+            scalar_rows_peak=self.rows_peak if activity else 0,
             compactions=self.evictions,
         )
 
@@ -191,7 +192,5 @@ class Ledger:
 
 
 def protected_or_user(segment: SegmentSize, offset: int, protect: str) -> int:
-    """Forced tokens of a scoring running policy: user tokens whole, structural tokens elsewhere."""
-    if segment.kind == "user":
-        return offset
-    return segment.protected_before(offset) if protect == "structure" else 0
+    """Forced tokens of a scoring running policy: user tokens whole, what `protect` says elsewhere."""
+    return offset if segment.kind == "user" else forced_before(segment, protect, offset)

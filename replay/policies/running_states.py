@@ -10,9 +10,9 @@ from torch import Tensor
 from ...kernels.reference import attention_mass, group_rows, pool_topk
 from ..segments import size_of
 from .attention import Attention
-from .base import KvShape, Policy
+from .base import Policy
 from .running import RunningPolicy
-from .states import Chunk, Eviction, PolicyState, Rewrite
+from .states import Chunk, Eviction, PolicyState, Rewrite, Scene
 from .truncate import last_tokens, unchanged
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class RunningState(PolicyState):
     """Counts what may stay, by the policy's own rule, and knows which logical tokens are forced."""
 
-    def __init__(self, policy: Policy, shape: KvShape, tokens: int, seed: int, device: torch.device) -> None:
-        super().__init__(policy, shape, tokens, seed, device)
+    def __init__(self, policy: Policy, scene: Scene) -> None:
+        super().__init__(policy, scene)
         self.policy = cast(RunningPolicy, policy)
         self.fixed = self.compactable = self.forced = 0
-        self.is_forced = torch.zeros(tokens, dtype=torch.bool, device=device)
+        self.is_forced = torch.zeros(scene.tokens, dtype=torch.bool, device=scene.device)
 
     def fed(self, chunk: Chunk) -> None:
         """Count the chunk's tokens and mark the forced among them."""
@@ -51,7 +51,7 @@ class RunningState(PolicyState):
         allowed = self.policy.allowed(self.compactable, self.forced)
         return allowed if self.policy.must_evict(rows, allowed) else None
 
-    def look(self, index: Tensor) -> Eviction | None:
+    def look(self, index: Tensor, cache: KvCache) -> Eviction | None:
         """Evict down to the budget when the trigger says so."""
         allowed = self.allowed(index.shape[2] - self.fixed)
         if allowed is None:
@@ -62,7 +62,7 @@ class RunningState(PolicyState):
 
     def close(self, turn: int, index: Tensor, cache: KvCache) -> Eviction | Rewrite | None:
         """For trigger=turn, look at the close of the turn."""
-        return self.look(index) if self.policy.trigger == "turn" else None
+        return self.look(index, cache) if self.policy.trigger == "turn" else None
 
     def scores(self, tail: Tensor) -> Tensor:
         """Worth of every compactable row, (layers, H_kv, rows); larger stays."""
@@ -76,10 +76,11 @@ class SinkWindowState(RunningState):
 class RandomState(RunningState):
     """One uniform number per layer, KV head and token, fixed for the whole run."""
 
-    def __init__(self, policy: Policy, shape: KvShape, tokens: int, seed: int, device: torch.device) -> None:
-        super().__init__(policy, shape, tokens, seed, device)
-        generator = torch.Generator().manual_seed(seed)
-        self.uniform = torch.rand(shape.layers, shape.kv_heads, tokens, generator=generator).to(device)
+    def __init__(self, policy: Policy, scene: Scene) -> None:
+        super().__init__(policy, scene)
+        generator = torch.Generator().manual_seed(scene.seed)
+        size = (self.shape.layers, self.shape.kv_heads, scene.tokens)
+        self.uniform = torch.rand(size, generator=generator).to(scene.device)
 
     def scores(self, tail: Tensor) -> Tensor:
         """The fixed numbers of the tokens present."""
@@ -89,12 +90,12 @@ class RandomState(RunningState):
 class AttentionState(RunningState):
     """Decayed activity of every compactable row, one float32 per layer and KV head."""
 
-    def __init__(self, policy: Policy, shape: KvShape, tokens: int, seed: int, device: torch.device) -> None:
-        super().__init__(policy, shape, tokens, seed, device)
+    def __init__(self, policy: Policy, scene: Scene) -> None:
+        super().__init__(policy, scene)
         self.rule = cast(Attention, policy)
-        self.activity = torch.zeros(shape.layers, shape.kv_heads, 0, device=device)
-        self._weights = torch.zeros(0, device=device)
-        self._positions = torch.zeros(0, device=device)
+        self.activity = torch.zeros(self.shape.layers, self.shape.kv_heads, 0, device=self.device)
+        self._weights = torch.zeros(0, device=self.device)
+        self._positions = torch.zeros(0, device=self.device)
 
     def begin(self, chunk: Chunk) -> bool:
         """Age what is there, and make room for the chunk's rows."""
@@ -107,7 +108,9 @@ class AttentionState(RunningState):
         self._positions = torch.arange(chunk.first, chunk.first + length, device=self.device)
         return True
 
-    def observe(self, layer: int, queries: Tensor, keys: Tensor, scaling: float, index: Tensor) -> None:
+    def observe(
+        self, layer: int, queries: Tensor, keys: Tensor, scaling: float, index: Tensor, bias: Tensor | None
+    ) -> None:
         """Add the chunk's decayed attention weights, averaged over the query heads of each KV head."""
         length, rows, group = queries.shape[1], keys.shape[1], self.shape.group
         limits = torch.arange(rows - length + 1, rows + 1, device=self.device).repeat(group)
@@ -147,8 +150,8 @@ class AttentionState(RunningState):
 class TruncateState(RunningState):
     """Text-level: the live text, token by token, the last `held_back` of it not fed yet."""
 
-    def __init__(self, policy: Policy, shape: KvShape, tokens: int, seed: int, device: torch.device) -> None:
-        super().__init__(policy, shape, tokens, seed, device)
+    def __init__(self, policy: Policy, scene: Scene) -> None:
+        super().__init__(policy, scene)
         self.live: list[int] = []
         self.held_back = 0
 

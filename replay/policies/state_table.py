@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from .attention import Attention
-from .base import KvShape, Policy
+from .base import Policy
 from .full import Full
 from .recency import Random, SinkWindow
 from .running_states import AttentionState, RandomState, SinkWindowState, TruncateState
-from .states import PolicyState
+from .states import PolicyState, Scene
 from .te import TokenEviction
 from .te_state import TokenEvictionState
 from .truncate import Truncate
@@ -24,6 +22,6 @@ STATES: dict[type[Policy], type[PolicyState]] = {
 }
 
 
-def state_for(policy: Policy, shape: KvShape, tokens: int, seed: int, device: torch.device) -> PolicyState:
-    """The state of a policy for a trajectory of `tokens` tokens."""
-    return STATES[type(policy)](policy, shape, tokens, seed, device)
+def state_for(policy: Policy, scene: Scene) -> PolicyState:
+    """The state of a policy for one trajectory."""
+    return STATES[type(policy)](policy, scene)

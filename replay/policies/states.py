@@ -1,12 +1,13 @@
 """The mutable side of a policy: what it observes while tokens are fed, and what it evicts.
 
 The engine calls `begin` before a chunk, `observe` for every layer of it, `look` at the chunk's end when the
-policy asked for a check there, and `close` at the end of a turn.
+policy asked for a check there, and at the end of a turn `copies` (fed and taken back) and `close`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,13 +20,40 @@ if TYPE_CHECKING:
     from ..cache import KvCache
 
 
+@dataclass(frozen=True)
+class Scene:
+    """What a state is told at the start of a trajectory of `tokens` logical tokens.
+
+    `frequencies` (F,) are the inverse RoPE frequencies of the compactable layers, whose rotation takes the first 2F
+    dimensions of a key in halves; None where the model's rotation is another. `entities` are the logical tokens
+    flagged as names, numbers and the like; `prompts` the token ids of the texts that ask the model to repeat.
+    """
+
+    shape: KvShape
+    tokens: int
+    seed: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    frequencies: Tensor | None = None
+    entities: Sequence[int] = ()
+    prompts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Rows to keep: all before `start`, and `index` (layers, H_kv, m) of the rest, ascending absolute rows."""
+    """Rows to keep: all before `start`, and `index` (layers, H_kv, m) of the rest, ascending absolute rows.
+
+    `keys` and `values` (layers, H_kv, m, D), where given, are written instead of the rows' own; `bias` (layers, H_kv,
+    m) float32 is their new β, added to their logits from now on. `position` is the logical position of the next token
+    where rows were renumbered.
+    """
 
     start: int
     index: Tensor
     segments: int = 1
+    keys: Tensor | None = None
+    values: Tensor | None = None
+    bias: Tensor | None = None
+    position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +78,19 @@ class Chunk:
     first: int
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Token ids to be fed at the close of a turn and taken back; `key` is the state's own name for it."""
+
+    key: object
+    ids: tuple[int, ...]
+
+
 class PolicyState:
     """Base: observes nothing, evicts nothing. `full` is exactly this."""
 
-    def __init__(self, policy: Policy, shape: KvShape, tokens: int, seed: int, device: torch.device) -> None:
-        self.shape, self.device = shape, device
+    def __init__(self, policy: Policy, scene: Scene) -> None:
+        self.scene, self.shape, self.device = scene, scene.shape, scene.device
 
     def holds_back(self, chunk: Chunk) -> bool:
         """Whether the chunk must not be fed now: `close` says what becomes of it."""
@@ -64,18 +100,30 @@ class PolicyState:
         """A chunk is about to be fed; whether `observe` must be called for its layers."""
         return False
 
-    def observe(self, layer: int, queries: Tensor, keys: Tensor, scaling: float, index: Tensor) -> None:
+    def observe(
+        self, layer: int, queries: Tensor, keys: Tensor, scaling: float, index: Tensor, bias: Tensor | None
+    ) -> None:
         """One layer of the chunk: (H_q, L, D) queries, (H_kv, rows, D) keys, their own last.
 
-        `index` (H_kv, rows or fewer) names the logical tokens of the rows that were there before the chunk.
+        `index` (H_kv, rows or fewer) names the logical tokens of the rows that were there before the chunk; `bias`
+        (H_kv, rows) is the β of every row, if any has one.
         """
 
     def fed(self, chunk: Chunk) -> None:
         """The chunk is in the cache."""
 
-    def look(self, index: Tensor) -> Eviction | None:
-        """At a check inside a segment. `index` is the branch's (layers, H_kv, rows)."""
+    def look(self, index: Tensor, cache: KvCache) -> Eviction | None:
+        """At a check inside a segment. `index` is the branch's (layers, H_kv, rows); `cache` is only read."""
         return None
+
+    def copies(self, turn: int) -> Sequence[Copy]:
+        """What to feed when turn `turn` closes, for `observe_copy` only."""
+        return ()
+
+    def observe_copy(
+        self, copy: Copy, begin: int, layer: int, queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None
+    ) -> None:
+        """One layer of a piece of the copy that starts at its token `begin`; otherwise as `observe`."""
 
     def close(self, turn: int, index: Tensor, cache: KvCache) -> Eviction | Rewrite | None:
         """At the close of turn `turn`; `cache` is only read."""
@@ -85,5 +133,5 @@ class PolicyState:
         """The eviction was carried out."""
 
     def aux_bytes(self) -> int:
-        """Bytes held beside K and V."""
+        """Bytes held beside K, V and β."""
         return 0

@@ -18,7 +18,6 @@ from kvmill.replay.policies import state_table
 from kvmill.replay.policies.base import SegmentSize
 from kvmill.replay.policies.full import Full
 from kvmill.replay.policies.registry import DEMO_POLICIES, parse_policies, parse_policy
-from kvmill.replay.policies.states import Eviction
 from kvmill.replay.policies.te import TokenEviction
 from kvmill.replay.policies.te_state import TokenEvictionState
 from kvmill.replay.segments import turns_of
@@ -31,6 +30,9 @@ MANY = [
     "te(proxy=boundary,keep_user=0.5)",
     "te(protect=none,reduction=max,keep_tool=0.1,keep_assistant=0.5)",
     "te(keep=0)",
+    "te(proxy=repeat,keep=0.3)",
+    "te(proxy=assistant+repeat,delay=2,keep=0.3,normaliser=global)",
+    "te(normaliser=global,keep_user=0.4,protect=structure+sinks:2+last:5)",
     "truncate(prefix=drop,keep=0.3)",
     "truncate(budget=50)",
     "sink_window(prefix=drop,keep=0.3)",
@@ -118,10 +120,16 @@ class KeepAll(TokenEviction):
 
 
 class KeepAllState(TokenEvictionState):
-    def _compact(self, due: int, now: int, cache):
-        self.selected = [self._select(s, s.count, now, cache) for s in self.spans if s.segment.turn == due]
-        end = self.spans[-1].start + self.spans[-1].count
-        return Eviction(0, self._rows(0, end), segments=0)
+    def due_spans(self, turn: int):
+        return [(s, s.count) for s in self.spans if s.segment.turn == turn and s.segment.kind != "prefix"]
+
+    def close(self, turn: int, index, cache):
+        eviction = super().close(turn, index, cache)
+        return None if eviction is None else replace(eviction, segments=0)
+
+    def choose(self, view, keep, forced):
+        self.selected = super().choose(view, keep, forced)
+        return self.selected
 
 
 def test_keep_one_through_the_compaction_path_changes_no_logit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +155,7 @@ def test_keep_one_through_the_compaction_path_changes_no_logit(monkeypatch: pyte
         step.settle(turn)
     assert step.branches[1].error is None
     assert isinstance(step.branches[1].state, KeepAllState)
-    assert step.branches[1].state.selected[0].shape[2] > 0
+    assert step.branches[1].state.selected.index.shape[1] > 0
     assert compared >= 6
     assert worst < 1e-5
 
@@ -190,7 +198,8 @@ def masked_pass(forward: Forward, full: Lane, index: torch.Tensor, ids: Sequence
 
     install_attention(forward.model.module, attend)
     try:
-        from kvmill.replay.model import CacheAdapter, run_layers
+        from kvmill.replay.adapter import CacheAdapter
+        from kvmill.replay.model import run_layers
 
         positions = torch.arange(full.position, full.position + len(ids))[None]
         store = CacheAdapter(lambda layer, k, v: full.cache.append(layer, k[0], v[0]))

@@ -2,7 +2,6 @@ import pytest
 import torch
 from tiny import tiny_model, trajectory
 
-from kvmill.errors import UserError
 from kvmill.replay.branch import Lane
 from kvmill.replay.cache import KvCache
 from kvmill.replay.forward import Forward
@@ -57,12 +56,3 @@ def test_a_tree_gives_each_branch_what_a_sequence_would() -> None:
         twin = Lane(lane.cache.fork(), 4)
         path = forward.feed([twin], [[10, 11, 12, 13][n] for n in nodes])[0]
         torch.testing.assert_close(tree[nodes], path, atol=1e-5, rtol=0)
-
-
-def test_a_model_with_other_layers_is_refused_with_their_kind() -> None:
-    from dataclasses import replace
-
-    model = tiny_model()
-    sliding = replace(model, layers=(replace(model.layers[0], kind="sliding", window=8), *model.layers[1:]))
-    with pytest.raises(UserError, match="sliding layers"):
-        Forward(sliding)

@@ -14,8 +14,8 @@ from transformers.models.gemma4 import Gemma4TextConfig
 
 from kvmill.errors import UserError
 from kvmill.replay import model as model_file
+from kvmill.replay.adapter import CacheAdapter
 from kvmill.replay.model import (
-    CacheAdapter,
     Layer,
     LoadedModel,
     convert,

@@ -87,6 +87,8 @@ def segment(kind: str, turn: int, ids: list[int]) -> TokenSegment:
         structural=tuple(sorted({0, max(0, n - 2)})),
         scored=(min(3, n - 1), n - 1) if kind == "assistant" else (0, 0),
         closing=min(2, n),
+        entities=tuple(range(5, n - 3, 7)),
+        frame=tuple(sorted({*range(min(3, n)), *range(max(0, n - 2), n)})) if kind == "tool" else (),
     )
 
 
@@ -104,7 +106,7 @@ def trajectory(seed: int = 1, turns: int = 6, users: bool = True, long_tool: int
         out.append(segment("assistant", turn, ids(20 + turn)))
         if turn != 4:
             out.append(segment("tool", turn, ids(long_tool if turn == 3 else 60 + turn)))
-    return TokenTrajectory(id=f"tiny-{seed}", family="tiny", source="test", segments=tuple(out), losses=())
+    return TokenTrajectory(f"tiny-{seed}", "tiny", "test", tuple(out), prompts={"repeat": (7, 8, 9)})
 
 
 def probe(seed: int = 5) -> ProbeTokens:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kvmill.replay.policies.base import KvShape, SegmentSize, TurnFootprint, Work, ceil_share, split_turns
 from kvmill.replay.policies.full import Full
+from kvmill.replay.policies.protect import forced_before
 
 SHAPE = KvShape(layers=30, kv_heads=3, q_heads=9, head_dim=64, dtype_bytes=4)
 
@@ -43,9 +44,9 @@ def test_share_agrees_with_rational_arithmetic(keep: Decimal, tokens: int):
 
 def test_protected_offsets_are_used_where_known_and_assumed_at_the_start_elsewhere():
     known = SegmentSize("tool", 10, protected=2, protected_at=(3, 9))
-    assert [known.protected_before(n) for n in (0, 3, 4, 9, 10)] == [0, 0, 1, 1, 2]
+    assert [forced_before(known, "structure", n) for n in (0, 3, 4, 9, 10)] == [0, 0, 1, 1, 2]
     assumed = SegmentSize("tool", 10, protected=2)
-    assert [assumed.protected_before(n) for n in (0, 1, 2, 10)] == [0, 1, 2, 2]
+    assert [forced_before(assumed, "structure", n) for n in (0, 1, 2, 10)] == [0, 1, 2, 2]
 
 
 def test_a_turn_closes_after_its_tool_or_after_the_assistants_text():
@@ -72,7 +73,7 @@ def test_bytes_per_row_of_the_bundled_model():
 
 
 def test_aux_bytes_count_queries_of_all_heads_and_one_float_per_activity_row():
-    held = TurnFootprint(100, 120, query_rows=10, query_rows_peak=20, activity_rows=100, activity_rows_peak=120)
+    held = TurnFootprint(100, 120, query_rows=10, query_rows_peak=20, scalar_rows=100, scalar_rows_peak=120)
     assert held.aux_bytes(SHAPE) == 10 * 30 * 9 * 64 * 4 + 100 * 30 * 3 * 4
     assert held.aux_bytes_peak(SHAPE) == 20 * 30 * 9 * 64 * 4 + 120 * 30 * 3 * 4
 

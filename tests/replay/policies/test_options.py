@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from decimal import Decimal
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmill.errors import UserError
-from kvmill.replay.policies.options import split_spec
+from kvmill.replay.policies.options import in_order, split_spec
 from kvmill.replay.policies.registry import POLICIES, parse_policy
 
 RATIO = st.decimals(0, 1, places=6, allow_nan=False).map(lambda d: format(d, "f"))
@@ -69,7 +68,7 @@ def test_exactly_the_given_options_are_printed_in_class_order(spec: str):
     policy = parse_policy(spec)
     _, printed = split_spec(str(policy))
     assert set(printed) == set(split_spec(spec)[1])
-    order = [f.name for f in dataclasses.fields(policy) if f.name in printed]
+    order = [f.name for f in in_order(type(policy)) if f.name in printed]
     assert list(printed) == order
 
 
@@ -112,7 +111,7 @@ def test_ratios_are_exact_decimals():
         ("te(keep=0.12345678901234567890)", "at most 15 decimals"),
         ("te(delay=1.0)", "delay=1.0 must be a whole number of at least 0"),
         ("te(delay=-1)", "must be a whole number of at least 0"),
-        ("te(proxy=assistant+assistant)", "must be one or more of assistant, boundary, tool, joined by +"),
+        ("te(proxy=assistant+assistant)", "must be one or more of assistant, boundary, repeat, tool, joined by +"),
         ("te(reduction=median)", "must be one of rms, mean, max"),
         ("random(budget=0)", "must be a whole number of at least 1"),
         ("random(trigger=threshold:0.9)", "must be turn, threshold:X"),

@@ -102,7 +102,7 @@ def policies(draw: st.DrawFn) -> RunningPolicy:
 @settings(max_examples=150, deadline=None)
 @given(policies(), segments(tokens=LONG, most_turns=5))
 def test_footprint_equals_brute_force(policy: RunningPolicy, text: list[SegmentSize]):
-    found = [Seen(f.kv_rows, f.kv_rows_peak, f.compactions, f.activity_rows) for f in policy.footprint(text)]
+    found = [Seen(f.kv_rows, f.kv_rows_peak, f.compactions, f.scalar_rows) for f in policy.footprint(text)]
     assert found == brute_force(policy, text)
 
 

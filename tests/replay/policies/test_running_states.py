@@ -113,9 +113,9 @@ def test_activity_is_the_decayed_sum_written_out(locality: str) -> None:
     seen: list[list[torch.Tensor]] = [[] for _ in range(3)]
     right = state.observe
 
-    def observe(layer, queries, keys, scaling, index):
+    def observe(layer, queries, keys, scaling, index, bias):
         seen[layer].append(queries.double())
-        right(layer, queries, keys, scaling, index)
+        right(layer, queries, keys, scaling, index, bias)
 
     state.observe = observe  # type: ignore[method-assign]
     for turn, segments in enumerate(turns_of(step.trajectory)):

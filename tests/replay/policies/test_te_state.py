@@ -11,10 +11,10 @@ from tiny import tiny_model, trajectory
 from kvmill.replay.forward import Forward
 from kvmill.replay.lockstep import Lockstep
 from kvmill.replay.policies.base import QUERY_ROWS_CAP, KvShape
+from kvmill.replay.policies.captures import Captures
 from kvmill.replay.policies.full import Full
 from kvmill.replay.policies.registry import parse_policy
 from kvmill.replay.policies.te import TokenEviction
-from kvmill.replay.policies.te_state import TokenEvictionState
 from kvmill.replay.segments import turns_of
 from kvmill.traces.tokens import TokenSegment
 
@@ -32,10 +32,10 @@ def recorded(policy: str, turns: int) -> tuple[Lockstep, Captured, dict[tuple[in
     right = branch.state.observe
     branch.state.begin = lambda chunk, begin=branch.state.begin: begin(chunk) or True  # type: ignore[method-assign]
 
-    def observe(layer, queries, keys, scaling, index):
+    def observe(layer, queries, keys, scaling, index, bias):
         pieces = captured.setdefault(spot[0], [torch.zeros(6, 0, 8)] * 3)
         pieces[layer] = torch.cat([pieces[layer], queries], dim=1)
-        right(layer, queries, keys, scaling, index)
+        right(layer, queries, keys, scaling, index, bias)
 
     branch.state.observe = observe  # type: ignore[method-assign]
     for turn, segments in enumerate(turns_of(step.trajectory)[:turns]):
@@ -144,10 +144,7 @@ def test_frozen_segments_are_never_touched_again() -> None:
 def test_query_rows_are_capped_by_a_seeded_subsample() -> None:
     shape = KvShape(3, 2, 6, 8, 4)
     rows = torch.arange(QUERY_ROWS_CAP + 500).float()[None, :, None]
-    picks = [
-        TokenEvictionState(TokenEviction(), shape, 10, seed, torch.device("cpu"))._cap(rows)[0, :, 0]
-        for seed in (0, 0, 1)
-    ]
+    picks = [Captures(shape, seed).capped(rows, None)[0][0, :, 0] for seed in (0, 0, 1)]
     assert picks[0].shape[0] == QUERY_ROWS_CAP == len(picks[0].unique())
     assert torch.equal(picks[0], picks[1])
     assert not torch.equal(picks[0], picks[2])
