@@ -10,6 +10,7 @@ Attention lives in `reference_attention`, the fits of attention matching in `ref
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
@@ -24,18 +25,21 @@ from .reference_attention import (
     wide,
 )
 from .reference_fit import fit_mass, fit_values, output_error, ridge_fit
-from .reference_merge import rotate_keys
+from .reference_merge import k_means, merge_kv, rotate_keys
 
 __all__ = [
     "attention_logits",
     "attention_mass",
     "attention_weights",
     "chunk_attention",
+    "compact_blocks",
     "compact_kv",
     "decode_attention",
     "fit_mass",
     "fit_values",
     "group_rows",
+    "k_means",
+    "merge_kv",
     "merge_partials",
     "output_error",
     "pool_topk",
@@ -97,3 +101,26 @@ def compact_kv(keys: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Ten
         keys.gather(1, rows.expand(-1, -1, keys.shape[-1])),
         values.gather(1, rows.expand(-1, -1, values.shape[-1])),
     )
+
+
+def compact_blocks(keys: Tensor, values: Tensor, table: Tensor, rows: int, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Move the rows `index` of one sequence to its front in a paged cache, in place, and list the freed blocks.
+
+    Keys and values (blocks, H_kv, block, D): slot r mod block of block `table`[r // block] holds row r of the
+    sequence, and `rows` of them are in use. `index` (m,) ascends and is shared by all heads, as a slot holds all heads
+    of a token (compaction.md 5.2). Every row moves to a lower place or stays, so a forward copy overwrites nothing that
+    is still needed. Returns the table of the ⌈m / block⌉ blocks that hold the kept rows, in order, and the block
+    numbers of the rest of `table`, in order. The blocks must belong to this sequence alone.
+
+    ValueError for an index that does not ascend or leaves the rows in use, and for a table too short for them.
+    """
+    block, keep = keys.shape[2], index.shape[0]
+    if rows > table.shape[0] * block:
+        raise ValueError(f"{rows} rows do not fit into {table.shape[0]} blocks of {block}")
+    if keep and (bool((index.diff() <= 0).any()) or int(index[0]) < 0 or int(index[-1]) >= rows):
+        raise ValueError(f"the index must ascend and lie in 0…{rows - 1}")
+    to = torch.arange(keep, device=index.device)
+    for x in (keys, values):
+        x[table[to // block], :, to % block] = x[table[index // block], :, index % block]
+    used = -(-keep // block)
+    return table[:used], table[used:]
