@@ -11,8 +11,9 @@ from ..traces.tokens import ProbeTokens, TokenTrajectory
 from .branch import Branch, TurnCounters
 from .forward import Forward
 from .lockstep import Lockstep
-from .metrics import ProbeAnswer, TurnQuality, answer_probes, score_chunk
+from .metrics import TurnQuality, score_chunk
 from .policies.base import Policy, Work
+from .probes import ProbeAnswer, answer_probes
 from .segments import turns_of
 
 

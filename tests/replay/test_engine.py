@@ -9,7 +9,7 @@ import torch
 from tiny import probe, tiny_model, trajectory
 
 from kvmill.kernels import attention as fast
-from kvmill.replay import metrics
+from kvmill.replay import probes
 from kvmill.replay.branch import FootprintMismatch, Lane
 from kvmill.replay.engine import BranchRun, replay
 from kvmill.replay.forward import Forward
@@ -40,6 +40,15 @@ MANY = [
     "attention(locality=distance,keep=0.3)",
     "attention(locality=normalised,trigger=tokens:50,budget=40)",
     "random(trigger=threshold:1.1,keep=0.3)",
+    "snapkv(keep=0.3)",
+    "snapkv(window=5,kernel=3,delay=2,keep_user=0.4,protect=none)",
+    "expected_attention(keep=0.3,n_future=16,granularity=token)",
+    "expected_attention(delay=1,covariance=false,vnorm=false,protect=none)",
+    "keydiff(keep=0.3)",
+    "knorm(keep=0.05,protect=none)",
+    "kvzip(keep=0.3)",
+    "kvzip(chunk=40,delay=2,keep_user=0.5,protect=sinks:2)",
+    "rkv(keep=0.3)",
 ]
 
 
@@ -264,8 +273,8 @@ def test_probes_leave_the_cache_as_it_was() -> None:
                 step.feed(chunk)
         step.compact(turn)
     before = [(b.rows, b.lane.cache.nbytes, b.lane.position, b.lane.cache.view(1)[0].clone()) for b in step.branches]
-    once = metrics.answer_probes(forward, step.branches, [probe(i) for i in range(4)])
-    again = metrics.answer_probes(forward, step.branches, [probe(i) for i in range(4)])
+    once = probes.answer_probes(forward, step.branches, [probe(i) for i in range(4)])
+    again = probes.answer_probes(forward, step.branches, [probe(i) for i in range(4)])
     for branch, (rows, size, position, keys) in zip(step.branches, before, strict=True):
         assert (branch.rows, branch.lane.cache.nbytes, branch.lane.position) == (rows, size, position)
         assert torch.equal(branch.lane.cache.view(1)[0], keys)

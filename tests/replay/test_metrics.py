@@ -7,8 +7,9 @@ from tiny import segment, tiny_model
 from kvmill.replay.branch import Lane
 from kvmill.replay.cache import KvCache
 from kvmill.replay.forward import Forward
-from kvmill.replay.metrics import Forest, judge, score_chunk, scored_rows
+from kvmill.replay.metrics import score_chunk, scored_rows
 from kvmill.replay.policies.states import Chunk
+from kvmill.replay.probes import Forest, judge
 
 
 def test_scored_rows_are_those_that_predict_generated_tokens() -> None:
