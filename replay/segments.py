@@ -18,13 +18,17 @@ def size_of(segment: TokenSegment) -> SegmentSize:
         tuple(segment.structural),
         segment.closing,
         len(segment.frame),
+        frame_lead=sum(at == offset for at, offset in enumerate(segment.frame)),
     )
 
 
 def sizes_of(trajectory: TokenTrajectory) -> list[SegmentSize]:
     """The lengths of every segment, in order."""
-    prompt = len(trajectory.prompts.get("repeat", ()))
-    return [replace(size_of(segment), repeat_prompt=prompt) for segment in trajectory.segments]
+    asked = {name: len(ids) for name, ids in trajectory.prompts.items()}
+    recalls = (asked.get("recall", 0), asked.get("recall_on", 0))
+    first, later = (count + asked.get("recall_reply", 0) for count in recalls)
+    prompts = {"repeat_prompt": asked.get("repeat", 0), "recall_prompts": (first, later)}
+    return [replace(size_of(segment), **prompts) for segment in trajectory.segments]
 
 
 def entity_tokens(trajectory: TokenTrajectory) -> list[int]:

@@ -20,6 +20,13 @@ __all__ = ["ProbeTokens", "TextTokenizer", "TokenSegment", "TokenTrajectory", "t
 
 
 REPEATS = {"repeat": "Let me repeat the previous thinking, tool call, and tool response.\n"}
+RECALLS = {
+    "recall": "Repeat the previous context exactly.",
+    "recall_on": "Repeat the part of the previous context exactly, starting with",
+}
+
+
+_MARK = "kvq-request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,8 @@ class TokenSegment:
 class TokenTrajectory:
     """Segments in order: prefix, then per turn user*, assistant, tool. `losses` are the trajectory's and rendering's.
 
-    `prompts` are beginnings of a reply in which the model repeats what it said and read (`REPEATS`), by name.
+    `prompts` by name: beginnings of a reply in which the model repeats what it said and read (`REPEATS`), and the
+    parts of a request to repeat (`recall_prompts`).
 
     A loss is `code` or `code:COUNT`; counts of `content_*` and `reasoning_dropped` are characters.
     """
@@ -93,7 +101,7 @@ def tokenize(trajectory: Trajectory, tokenizer: TextTokenizer) -> TokenTrajector
         trajectory.source,
         segments,
         (*trajectory.losses, *known),
-        repeat_prompts(tokenizer),
+        {**repeat_prompts(tokenizer), **recall_prompts(tokenizer)},
     )
 
 
@@ -104,6 +112,18 @@ def repeat_prompts(tokenizer: TextTokenizer) -> dict[str, tuple[int, ...]]:
         name: tuple(_encode(render_reply(shield.hide(words), tokenizer), tokenizer, shield))
         for name, words in REPEATS.items()
     }
+
+
+def recall_prompts(tokenizer: TextTokenizer, *, inside: bool = False) -> dict[str, tuple[int, ...]]:
+    """Token ids of the requests `RECALLS`, and as `recall_reply` what stands between a request and the model's words.
+
+    A request is a user message of its own, or, `inside`, the end of the user message that the context is.
+    """
+    shield = _shield(tokenizer)
+    before, _, after = render_question(_MARK, tokenizer, shield).partition(_MARK)
+    opening = "\n\n" if inside else before
+    parts = {name: opening + shield.hide(words) for name, words in RECALLS.items()}
+    return {name: tuple(_encode(t, tokenizer, shield)) for name, t in {**parts, "recall_reply": after}.items()}
 
 
 def tokenize_probe(probe: Probe, tokenizer: TextTokenizer) -> ProbeTokens:

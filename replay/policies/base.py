@@ -27,8 +27,10 @@ class SegmentSize:
 
     `protected` counts the structural tokens; `protected_at` gives their offsets where the text is known
     (else they are assumed at the start); `closing` counts the closing structural token and what follows it;
-    `frame` counts the template's tokens around the content of a tool segment (None: assumed = protected);
-    `repeat_prompt` counts the tokens that ask the model to repeat a turn.
+    `frame` counts the template's tokens around the content of a tool segment (None: assumed = protected), `frame_lead`
+    those of them before any content (None: assumed, all but the closing ones);
+    `repeat_prompt` counts the tokens that ask the model to repeat a turn, `recall_prompts` those of the request to
+    repeat a segment, and to go on repeating it.
     """
 
     kind: Kind
@@ -38,6 +40,18 @@ class SegmentSize:
     closing: int = 2
     frame: int | None = None
     repeat_prompt: int = 20
+    recall_prompts: tuple[int, int] = (15, 20)
+    frame_lead: int | None = None
+
+    @property
+    def framed(self) -> int:
+        """Tokens of the template around the content, known or assumed."""
+        return min(self.tokens, self.protected if self.frame is None else self.frame)
+
+    @property
+    def framed_before(self) -> int:
+        """How many of them come before any content."""
+        return max(0, self.framed - self.closing) if self.frame_lead is None else min(self.frame_lead, self.framed)
 
     def structural(self) -> tuple[int, ...]:
         """Offsets of the structural tokens, ascending."""

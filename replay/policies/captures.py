@@ -13,11 +13,15 @@ from .base import QUERY_ROWS_CAP, KvShape
 
 
 class Key(NamedTuple):
-    """Which tokens were asked: those of a segment (turn, kind), for `purpose` future, own or copy."""
+    """Which tokens were asked: those of a segment (turn, kind), for `purpose` future, own or copy.
+
+    A turn may have several user messages: what a segment asks for itself bears its first logical token too.
+    """
 
     turn: int
     kind: str
     purpose: str
+    first: int = 0
 
 
 class Captures:

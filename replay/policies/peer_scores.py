@@ -1,7 +1,7 @@
 """The peers' scores as pure functions. `peers.py` and `kvzip.py` state every convention.
 
-Shapes: (H_kv, G·w, D) query rows, head-major as `group_rows` makes them; (H_kv, n, D) keys and values; scores
-(H_kv, n), larger stays. Computed in float32, or in float64 when the inputs are float64.
+Shapes: (H_kv, G, w, D) queries of w tokens in order, as the heads that read a KV head; (H_kv, n, D) keys and values;
+scores (H_kv, n), larger stays. Computed in float32, or in float64 when the inputs are float64.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ NORM_EPSILON = 1e-8
 ROWS_AT_ONCE = 512  # rows of the cosine matrix held at a time
 
 
-def snapkv_scores(queries: Tensor, keys: Tensor, scaling: float, window: int, kernel: int) -> Tensor:
-    """SnapKV: `queries` are those of the last `window` tokens, 1 ≤ window < n."""
-    heads, count, _ = keys.shape
-    group, past = queries.shape[1] // window, count - window
+def snapkv_scores(queries: Tensor, keys: Tensor, scaling: float, kernel: int) -> Tensor:
+    """SnapKV: `queries` are those of the last w tokens, 1 ≤ w < n."""
+    heads, group, window, _ = queries.shape
+    count = keys.shape[1]
+    past = count - window
     limits = torch.arange(past + 1, count + 1, device=keys.device).repeat(group)
-    weights = attention_weights(queries, keys, scaling, limits)[..., :past]
+    weights = attention_weights(queries.flatten(1, 2), keys, scaling, limits)[..., :past]
     read = weights.view(heads, group, window, past).mean(2)
     smooth = avg_pool1d(read, kernel, stride=1, padding=kernel // 2, count_include_pad=True).mean(1)
     return _append_window(smooth, window)
 
 
-def rkv_scores(
-    queries: Tensor, keys: Tensor, scaling: float, window: int, kernel: int, mix: float, threshold: float
-) -> Tensor:
-    """R-KV: `queries` are those of the last `window` tokens, 1 ≤ window < n."""
-    heads, count, dim = keys.shape
-    past = count - window
-    rows = wide(queries).reshape(heads, -1, window, dim)
-    logits = (rows @ wide(keys)[:, None, :past].transpose(2, 3) * scaling).amax(1)
+def rkv_scores(queries: Tensor, keys: Tensor, scaling: float, kernel: int, mix: float, threshold: float) -> Tensor:
+    """R-KV: `queries` are those of the last w tokens, 1 ≤ w < n."""
+    window = queries.shape[2]
+    past = keys.shape[1] - window
+    logits = (wide(queries) @ wide(keys)[:, None, :past].transpose(2, 3) * scaling).amax(1)
     read = logits.softmax(-1).mean(1)
     attention = max_pool1d(read, kernel, stride=1, padding=kernel // 2)
     redundancy = key_redundancy(keys, threshold)[:, :past]

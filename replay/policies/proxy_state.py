@@ -48,7 +48,7 @@ class ProxyState(SegmentState):
         for span in self.spans_of(turn):
             begin = len(ids)
             ids += span.segment.ids
-            self._copied.append((Key(turn, span.segment.kind, "copy"), begin, len(ids)))
+            self._copied.append((Key(turn, span.segment.kind, "copy", span.first), begin, len(ids)))
         return (Copy(turn, tuple(ids)),)
 
     def observe_copy(
@@ -66,9 +66,9 @@ class ProxyState(SegmentState):
         """Query rows of one source for a segment, uncapped; None where it has none."""
         turn, kind = view.segment.turn, view.segment.kind
         if source == "boundary":
-            keys = [Key(turn, kind, "own")]
+            keys = [Key(turn, kind, "own", view.first)]
         elif source == "repeat":
-            keys = [Key(turn, kind, "copy")]
+            keys = [Key(turn, kind, "copy", view.first)]
         else:
             keys = [Key(later, source, "future") for later in range(turn + 1, view.now + 1)]
         return self.captures.rows(keys, view.layer)

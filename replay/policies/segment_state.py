@@ -83,15 +83,13 @@ class SegmentState(PolicyState):
     def begin(self, chunk: Chunk) -> bool:
         """Decide which of the chunk's queries are captured, and for what."""
         segment, count = chunk.segment, len(chunk.segment.ids)
-        wanted: list[tuple[str, int]] = []
+        wanted: list[tuple[Key, int]] = []
         if segment.kind in self.future_kinds() and segment.turn > 0:
-            wanted.append(("future", 0))
+            wanted.append((Key(segment.turn, segment.kind, "future"), 0))
         if own := self.policy.own_queries(size_of(segment)):
-            wanted.append(("own", count - own))
+            wanted.append((Key(segment.turn, segment.kind, "own", chunk.first - chunk.begin), count - own))
         self._wanted = [
-            (Key(segment.turn, segment.kind, purpose), max(0, start - chunk.begin), chunk.end - chunk.begin)
-            for purpose, start in wanted
-            if start < chunk.end
+            (key, max(0, start - chunk.begin), chunk.end - chunk.begin) for key, start in wanted if start < chunk.end
         ]
         return bool(self._wanted)
 

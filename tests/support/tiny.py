@@ -13,6 +13,7 @@ from kvmill.replay.model import LoadedModel, describe_layers
 from kvmill.traces.tokens import ProbeTokens, TokenSegment, TokenTrajectory
 
 VOCABULARY = 97
+PROMPTS = {"repeat": (7, 8, 9), "recall": (4, 5), "recall_on": (6, 5, 4), "recall_reply": (3, 2)}
 
 
 def save_tiny(folder: Path) -> Path:
@@ -106,7 +107,7 @@ def trajectory(seed: int = 1, turns: int = 6, users: bool = True, long_tool: int
         out.append(segment("assistant", turn, ids(20 + turn)))
         if turn != 4:
             out.append(segment("tool", turn, ids(long_tool if turn == 3 else 60 + turn)))
-    return TokenTrajectory(f"tiny-{seed}", "tiny", "test", tuple(out), prompts={"repeat": (7, 8, 9)})
+    return TokenTrajectory(f"tiny-{seed}", "tiny", "test", tuple(out), prompts=PROMPTS)
 
 
 def probe(seed: int = 5) -> ProbeTokens:

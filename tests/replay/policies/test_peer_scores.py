@@ -58,8 +58,7 @@ def problems(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor,
 
 
 def windowed(queries: torch.Tensor, window: int) -> torch.Tensor:
-    heads, _, _, dim = queries.shape
-    return queries[:, :, -window:].reshape(heads, -1, dim)
+    return queries[:, :, -window:]
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,7 +67,7 @@ def test_snapkv(problem: tuple[torch.Tensor, torch.Tensor, torch.Tensor, int], k
     queries, keys, _, window = problem
     heads, group, count, _ = queries.shape
     past = count - window
-    got = snapkv_scores(windowed(queries, window), keys, 0.3, window, kernel)
+    got = snapkv_scores(windowed(queries, window), keys, 0.3, kernel)
     for h in range(heads):
         k = keys[h].tolist()
         mean = [0.0] * past
@@ -102,7 +101,7 @@ def test_rkv(problem: tuple[torch.Tensor, torch.Tensor, torch.Tensor, int], kern
     queries, keys, _, window = problem
     heads, group, count, _ = queries.shape
     past = count - window
-    got = rkv_scores(windowed(queries, window), keys, 0.3, window, kernel, mix, 0.5)
+    got = rkv_scores(windowed(queries, window), keys, 0.3, kernel, mix, 0.5)
     for h in range(heads):
         k, read = keys[h].tolist(), [0.0] * past
         for i in range(past, count):

@@ -1,0 +1,92 @@
+"""Scores of `kvzip`: a copy of the segment is fed, and the largest attention on each key is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+from ...kernels.reference import attention_weights, group_rows
+from ..segments import size_of
+from .base import Policy
+from .kvzip import OVERLAP, KvZip
+from .peers_state import PeerState
+from .segment_state import SegmentView, Span
+from .states import Copy, Eviction, Scene
+
+if TYPE_CHECKING:
+    from ..cache import KvCache
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens [begin, end) of a segment whose first token is the logical token `first`, in rows from `row` on."""
+
+    first: int
+    begin: int
+    end: int
+    row: int
+
+
+class KvZipState(PeerState):
+    """One float32 (layers, H_kv, n) per segment that waits for its compaction, by the segment's first token."""
+
+    def __init__(self, policy: Policy, scene: Scene) -> None:
+        super().__init__(policy, scene)
+        self.rule = cast(KvZip, policy)
+        self.recalled: dict[int, Tensor] = {}
+        self._turn_of: dict[int, int] = {}
+
+    def copies(self, turn: int) -> Sequence[Copy]:
+        """Every chunk of the turn's segments that will shrink, after the request to repeat it."""
+        out: list[Copy] = []
+        for span in self.spans_of(turn):
+            if self.rule.kept(size_of(span.segment)) < span.count:
+                size = (self.shape.layers, self.shape.kv_heads, span.count)
+                self.recalled[span.first] = torch.zeros(size, device=self.device)
+                self._turn_of[span.first] = turn
+                out += [self._copy(span, begin) for begin in range(0, span.count, self.rule.chunk)]
+        return out
+
+    def observe_copy(
+        self, copy: Copy, begin: int, layer: int, queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None
+    ) -> None:
+        """Attention over [sinks ‖ chunk ‖ what was fed so far], its maximum on each key of the chunk."""
+        piece = cast(Piece, copy.key)
+        length, rows, count = queries.shape[1], keys.shape[1], piece.end - piece.begin
+        fed = begin + length
+        sinks = min(self.rule.sinks, piece.row)
+        seen = torch.cat([keys[:, :sinks], keys[:, piece.row : piece.row + count], keys[:, rows - fed :]], dim=1)
+        limits = torch.arange(sinks + count + begin + 1, sinks + count + fed + 1, device=self.device)
+        grouped = group_rows(queries, self.shape.kv_heads)
+        weights = attention_weights(grouped, seen, scaling, limits.repeat(self.shape.group))
+        best = self.recalled[piece.first][layer, :, piece.begin : piece.end]
+        torch.maximum(best, weights[..., sinks : sinks + count].amax(1).to(best.dtype), out=best)
+
+    def close(self, turn: int, index: Tensor, cache: KvCache) -> Eviction | None:
+        """Compact the turn that is due, and forget its scores."""
+        if self.rule.ragged:
+            raise UserError(f"policy {self.policy}: heads would keep unequal numbers; only kvmill.select can show them")
+        eviction = super().close(turn, index, cache)
+        for first in [f for f, t in self._turn_of.items() if t <= turn - self.rule.delay]:
+            del self.recalled[first], self._turn_of[first]
+        return eviction
+
+    def scores(self, view: SegmentView) -> Tensor:
+        """The largest attention on every key."""
+        return self.recalled[view.first][view.layer]
+
+    def aux_bytes(self) -> int:
+        """Bytes of the scores that wait."""
+        return super().aux_bytes() + sum(scores.nbytes for scores in self.recalled.values())
+
+    def _copy(self, span: Span, begin: int) -> Copy:
+        ids, prompts = span.segment.ids, self.scene.prompts
+        end = min(begin + self.rule.chunk, span.count)
+        asked = (*prompts["recall_on"], *ids[begin - OVERLAP : begin]) if begin else prompts["recall"]
+        piece = Piece(span.first, begin, end, span.start + begin)
+        return Copy(piece, (*asked, *prompts["recall_reply"], *ids[begin:end]))
