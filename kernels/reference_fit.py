@@ -2,7 +2,8 @@
 
 Adapted from arXiv 2602.16284 (mass and output matching) and arXiv 2608.00902 (ridge towards plain eviction); the closed
 forms are compaction.md 7.4. Shapes and precision as in `reference`, which re-exports everything here. A head of a
-segment has R query rows Q, n keys K and values V, and the m kept rows S = `index` (H_kv, m).
+segment has R query rows Q, n keys K and values V, and the m kept rows S = `index` (H_kv, m). Those that `fixed` (H_kv,
+m) marks stand as they are, with β = 0 and their own values: only the others are fitted to what is missing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def ridge_fit(
     ridge: float = 1e-3,
     beta_limit: float = 3.0,
     row_weights: Tensor | None = None,
+    fixed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Both fits, one after the other: `fit_mass` for β (H_kv, m), then `fit_values` under it for V_C (H_kv, m, D).
 
@@ -37,8 +39,8 @@ def ridge_fit(
     Few rows make a poor fit (7.2): compare `output_error` on held-out rows with that of plain eviction.
     """
     logits = attention_logits(queries, keys, scaling)
-    bias = _mass(logits, index, ridge, beta_limit, row_weights)
-    return bias, _values(logits, values, index, bias, ridge, row_weights)
+    bias = _mass(logits, index, ridge, beta_limit, row_weights, fixed)
+    return bias, _values(logits, values, index, bias, ridge, row_weights, fixed)
 
 
 def fit_mass(
@@ -50,6 +52,7 @@ def fit_mass(
     ridge: float = 1e-3,
     beta_limit: float = 3.0,
     row_weights: Tensor | None = None,
+    fixed: Tensor | None = None,
 ) -> Tensor:
     """β (H_kv, m) with which the kept keys carry the unnormalised mass of all: (H_kv, R, D), (H_kv, n, D) → float32/64.
 
@@ -60,7 +63,7 @@ def fit_mass(
     `row_weights` (R,) or (H_kv, R) multiplies the rows of M and y: with the share of each row that goes to the segment,
     the fit minimises the error of the model's own output (7.5). Without rows β = 0.
     """
-    return _mass(attention_logits(queries, keys, scaling), index, ridge, beta_limit, row_weights)
+    return _mass(attention_logits(queries, keys, scaling), index, ridge, beta_limit, row_weights, fixed)
 
 
 def fit_values(
@@ -73,6 +76,7 @@ def fit_values(
     *,
     ridge: float = 1e-3,
     row_weights: Tensor | None = None,
+    fixed: Tensor | None = None,
 ) -> Tensor:
     """V_C (H_kv, m, D) with which the kept keys, under their β, give the output of all; in the dtype of `values`.
 
@@ -84,7 +88,7 @@ def fit_values(
     """
     if bias is None:
         bias = torch.zeros(index.shape, dtype=wide(keys).dtype, device=keys.device)
-    return _values(attention_logits(queries, keys, scaling), values, index, bias, ridge, row_weights)
+    return _values(attention_logits(queries, keys, scaling), values, index, bias, ridge, row_weights, fixed)
 
 
 def output_error(
@@ -118,7 +122,14 @@ def output_error(
     return torch.where(missed == 0, 0.0, missed / whole)
 
 
-def _mass(logits: Tensor, index: Tensor, ridge: float, beta_limit: float, row_weights: Tensor | None) -> Tensor:
+def _mass(
+    logits: Tensor,
+    index: Tensor,
+    ridge: float,
+    beta_limit: float,
+    row_weights: Tensor | None,
+    fixed: Tensor | None,
+) -> Tensor:
     _positive(ridge)
     heads, rows, count = logits.shape
     if rows == 0 or index.shape[1] == 0:
@@ -127,12 +138,18 @@ def _mass(logits: Tensor, index: Tensor, ridge: float, beta_limit: float, row_we
     chosen = weights.gather(2, _spread(index, logits))
     # y − M·1 is the mass of the dropped keys: summed as such, it is exactly 0 where none is dropped.
     dropped = weights.masked_fill(_is_kept(index, heads, count)[:, None, :], 0.0).sum(-1, keepdim=True)
-    change = _pulled_back(_weigh(chosen, row_weights), _weigh(dropped, row_weights), ridge)
+    change = _pulled_back(_weigh(_fitted(chosen, fixed), row_weights), _weigh(dropped, row_weights), ridge)
     return (1 + change.squeeze(2)).clamp(math.exp(-beta_limit), math.exp(beta_limit)).log()
 
 
 def _values(
-    logits: Tensor, values: Tensor, index: Tensor, bias: Tensor, ridge: float, row_weights: Tensor | None
+    logits: Tensor,
+    values: Tensor,
+    index: Tensor,
+    bias: Tensor,
+    ridge: float,
+    row_weights: Tensor | None,
+    fixed: Tensor | None,
 ) -> Tensor:
     _positive(ridge)
     heads, rows, count = logits.shape
@@ -144,7 +161,7 @@ def _values(
     extra = logits.new_full((heads, count), float("-inf")).scatter(1, index, bias.to(logits.dtype))
     biased = (logits + extra[:, None, :]).softmax(-1)
     residual = (logits.softmax(-1) - biased) @ wide(values).to(logits.dtype)
-    matrix = biased.gather(2, _spread(index, logits))
+    matrix = _fitted(biased.gather(2, _spread(index, logits)), fixed)
     change = _pulled_back(_weigh(matrix, row_weights), _weigh(residual, row_weights), ridge)
     return (wide(old) + change).to(values.dtype)
 
@@ -174,6 +191,11 @@ def _pulled_back(matrix: Tensor, residual: Tensor, ridge: float) -> Tensor:
 def _positive(ridge: float) -> None:
     if not ridge > 0:
         raise ValueError(f"ridge must be positive, not {ridge}: without it the fit is not unique")
+
+
+def _fitted(matrix: Tensor, fixed: Tensor | None) -> Tensor:
+    """Without the columns of fixed rows: a column of zeros takes no part in a fit, and its change is exactly 0."""
+    return matrix if fixed is None else matrix.masked_fill(fixed[:, None, :], 0.0)
 
 
 def _weigh(rows: Tensor, row_weights: Tensor | None) -> Tensor:

@@ -216,3 +216,28 @@ def test_a_tiny_ridge_is_solved_in_float64_and_none_is_an_error() -> None:
     ):
         with pytest.raises(ValueError, match="ridge must be positive"):
             fit()
+
+
+@pytest.mark.parametrize("rows", [12, 90])  # fewer and more than unknowns
+def test_fixed_rows_stay_and_the_others_are_fitted_to_what_is_left(rows: int) -> None:
+    torch.manual_seed(6)
+    queries, keys, values = (torch.randn(1, n, 16, dtype=torch.float64) for n in (rows, 50, 50))
+    kept = list(range(0, 50, 3))
+    index, fixed = torch.tensor([kept]), torch.zeros(1, len(kept), dtype=torch.bool)
+    fixed[0, [0, 4, 5]] = True
+    bias, new = reference.ridge_fit(queries, keys, values, index, 0.3, ridge=1e-2, fixed=fixed)
+    assert not bias[fixed].any()
+    assert torch.equal(new[fixed], values[0, index[fixed]])
+    exps = tensor([[math.exp(x - max(row)) for x in row] for row in logits(queries.tolist(), keys, 0.3)[0]])
+    free, stays = [j for j, f in zip(kept, fixed[0], strict=True) if not f], index[fixed].tolist()
+    left = exps.sum(1, keepdim=True) - exps[:, stays].sum(1, keepdim=True)
+    factors = least_squares(exps[:, free], left, torch.ones(len(free), 1, dtype=torch.float64), 1e-2)
+    torch.testing.assert_close(bias[~fixed], factors.clamp(math.exp(-3), math.exp(3)).log()[:, 0], atol=1e-6, rtol=1e-6)
+    x = exps[:, kept] * bias[0].exp()
+    x = x / x.sum(1, keepdim=True)
+    target = exps / exps.sum(1, keepdim=True) @ values[0] - x[:, fixed[0]] @ values[0, stays]
+    want = least_squares(x[:, ~fixed[0]], target, values[0, free], 1e-2)
+    torch.testing.assert_close(new[~fixed], want, atol=1e-6, rtol=1e-6)
+    everything = reference.ridge_fit(queries, keys, values, index, 0.3, fixed=torch.ones_like(fixed))
+    assert not everything[0].any()
+    assert torch.equal(everything[1], values[:, kept])
