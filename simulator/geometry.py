@@ -54,7 +54,8 @@ class Geometry:
 
     def kv_shape(self, kv_dtype: str) -> KvShape:
         """The compactable cache."""
-        return KvShape(self.full_layers, self.kv_heads, self.q_heads, self.head_dim, DTYPE_BYTES[kv_dtype])
+        size = DTYPE_BYTES[kv_dtype]
+        return KvShape(self.full_layers, self.kv_heads, self.q_heads, self.head_dim, size, self.reading_layers)
 
     def row_bytes(self, kv_dtype: str) -> int:
         """Bytes of one token's K and V over the full-attention layers: layers · 2 · KV heads · head size · dtype."""

@@ -109,7 +109,8 @@ def compile_session(spec: SessionSpec, policy: Policy, deployment: Deployment, c
     segments = [segment for turn in turns for segment in turn.segments()]
     shape = deployment.geometry.kv_shape(deployment.kv_dtype)
     prints = policy.footprint(segments)
-    pays = [cost.compaction_s(work) for work in policy.work(segments, shape)]
+    works = policy.work(segments, shape)
+    pays = [cost.compaction_s(work) + _copy_s(step, cost) for work, step in zip(works, prints, strict=True)]
     out = [turn.assistant.tokens for turn in turns]
     beside = [blocks_for(deployment.rows_of(step.aux_bytes_peak(shape))) for step in prints]
     prefills = _prefills(turns, prints, pays)
@@ -157,6 +158,14 @@ def _prefills(turns: Sequence[TurnSizes], prints: Sequence[TurnFootprint], pays:
         gone = (after, after, pay) if text_level else (logical, max(last.top, peak), last.repay + pay)
         out.append(_Prefill(feed, base, peak, after, pay, *gone))
     return out
+
+
+def _copy_s(step: TurnFootprint, cost: CostModel) -> float:
+    """Seconds of a prefill that is made only to score (a repeat copy), over everything that is held then."""
+    tokens = step.copied_tokens
+    if not tokens:
+        return 0.0
+    return cost.step_s(0, 0.0, 1, tokens, tokens * (step.kv_rows_peak + tokens / 2), 0)
 
 
 def _fed(step: TurnFootprint, spoken: int, tool: int, before: int) -> tuple[int, int, int]:

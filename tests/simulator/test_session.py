@@ -99,3 +99,15 @@ def test_history_before_the_first_request_belongs_to_the_session():
     spec = SessionSpec(assemble(1000, [1, 100], [4000]), (0.0, 1.0), begin=1)
     plan = compiled("full", spec)
     assert (plan.begin, plan.raw[1]) == (1, 5001)
+
+
+def test_a_copy_that_is_fed_to_score_a_turn_costs_a_prefill_of_it():
+    copied, bare = compiled("te(proxy=repeat,keep=0.2)"), compiled("te(proxy=boundary,keep=0.2)")
+    cost = CostModel.of(deployment())
+    tokens = 20 + OUT[0] + TOOLS[0]
+    held = 2000 + OUT[0] + TOOLS[0]
+    prefill_s = cost.step_s(0, 0.0, 1, tokens, tokens * (held + tokens / 2), 0)
+    assert copied.pay[1] > prefill_s
+    assert copied.pay[1] - bare.pay[1] == pytest.approx(prefill_s, rel=0.2)
+    assert copied.peak[1] == bare.peak[1] + tokens
+    assert copied.after == bare.after
