@@ -1,9 +1,14 @@
-"""`attention`: evict the tokens with the least decayed attention activity once rows pass the budget.
+"""`attention`: evict the tokens with the least attention activity once rows pass the budget.
 
-Each query updates A_j ← decay·A_j + (1 − decay)·a_j with a_j the softmax weight of key j, averaged over the
-G query heads of its KV head (compaction.md 12; H2O, arXiv 2306.14048). `locality=distance` counts only
-weight across at least `distance` tokens; `normalised` divides A_j by Σ of the same decay weights over the
-queries that could see j, so that young tokens are not punished.
+Every query after P gives each key it sees its softmax weight a_j, averaged over the G query heads of its KV head
+(compaction.md 12; H2O, arXiv 2306.14048). The activity of a key is one of
+
+    A_j ← decay·A_j + (1 − decay)·a_j   per query; decay=1 is H2O's plain sum, A_j ← A_j + a_j
+    the sum over the present and the previous block of `window` queries: of the last `window` to 2·`window` ones
+
+Two blocks instead of a sliding sum cost one number more per row, not `window` ones. `locality=distance` counts only
+weight across at least `distance` tokens; `normalised` divides by what A_j would be had every query that could see j
+given it all its attention, so that young tokens are not punished.
 """
 
 from __future__ import annotations
@@ -12,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from .base import KvShape, SegmentSize, Work
+from .base import KvShape, SegmentSize, Work, usage
 from .options import choice, decimal_in, integer, option
 from .protect import protect_option
-from .running import TRIGGER_SHOW, RunningPolicy, gather_work, parse_trigger, protected_or_user
+from .running import TRIGGER_SHOW, RunningPolicy, parse_trigger, protected_or_user, watch_work
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,10 @@ class Attention(RunningPolicy):
     source = "compaction.md 12; H2O, arXiv 2306.14048"
 
     trigger: str = option("threshold:1.1", "when the budget is enforced", parse=parse_trigger, show=TRIGGER_SHOW)
-    decay: Decimal = option(Decimal("0.99"), "per query", parse=decimal_in("0", "1"), show="0 … 1")
+    decay: Decimal = option(Decimal("0.99"), "per query; 1 is a plain sum", parse=decimal_in("0", "1"), show="0 … 1")
+    window: int | None = option(
+        None, "instead of decay: sum over the last window to 2·window queries", parse=integer(1), show="int ≥ 1"
+    )
     locality: str = option(
         "none",
         "correction for near tokens",
@@ -38,21 +46,20 @@ class Attention(RunningPolicy):
     distance: int = option(16, "least distance counted by locality=distance", parse=integer(1), show="int ≥ 1")
     protect: str = protect_option()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.window is not None and "decay" in self.given:
+            raise usage(str(self), "give decay or window, not both")
+
     @property
-    def holds_activity(self) -> bool:
-        """One float32 per compactable row, layer and KV head."""
-        return True
+    def scalars(self) -> int:
+        """The activity; with `window` the sums of two blocks."""
+        return 1 if self.window is None else 2
 
     def forced_in(self, segment: SegmentSize, offset: int) -> int:
-        """User tokens whole, structural tokens elsewhere."""
+        """User tokens whole, protected tokens elsewhere."""
         return protected_or_user(segment, offset, self.protect)
 
     def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:
-        """The second QKᵀ over the visible rows that yields the weights, and the gathers."""
-        per_pair = shape.layers * shape.q_heads * (2.0 * shape.head_dim + 5.0)
-        out: list[Work] = []
-        for step in self.walk(segments):
-            pairs = step.scored + step.tokens * step.fixed
-            key_bytes = step.rows_peak * shape.row_bytes / 2
-            out.append(Work(pairs * per_pair, key_bytes) + gather_work(step, shape))
-        return out
+        """Watching the attention (`watch_work`), and moving rows."""
+        return [watch_work(step, shape, self.scalars) for step in self.walk(segments)]

@@ -1,8 +1,10 @@
 """`sink_window` and `random`: the baselines that do not score.
 
-`sink_window` is StreamingLLM's rule (arXiv 2309.17453) with original positions: P, or its first `sinks`
-tokens, and the most recent tokens. `random` keeps the tokens with the largest of one fixed random score per
-layer, KV head and token, so that what is evicted stays evicted and sets are nested.
+`sink_window` is StreamingLLM's rule (arXiv 2309.17453): P, or its first `sinks` tokens, and the most recent tokens,
+at their original positions. `renumber=true` is the paper's own form, positions inside the cache: after every eviction
+the kept keys are turned so that row r sits at position r, and the next token follows the last row. Keys are stored
+turned, so each eviction rounds them once more in the cache's dtype. `random` keeps the tokens with the largest of one
+fixed random score per layer, KV head and token, so that what is evicted stays evicted and sets are nested.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .base import KvShape, SegmentSize, Work
-from .options import integer, option
+from .options import integer, option, true_false
 from .protect import protect_option
-from .running import RunningPolicy, gather_work, protected_or_user
+from .running import RunningPolicy, Step, gather_work, protected_or_user
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,17 @@ class SinkWindow(RunningPolicy):
     """P and the last tokens; user tokens whole, inside the budget."""
 
     name = "sink_window"
-    summary = "attention sinks and a sliding window, original positions"
-    formula = "kept = P ∪ user ∪ last tokens, budget rows beyond P"
-    source = "StreamingLLM, arXiv 2309.17453 (positions not renumbered)"
+    summary = "attention sinks and a sliding window, at original positions or renumbered"
+    formula = "kept = P ∪ user ∪ last tokens, budget rows beyond P; renumber: row r at position r"
+    source = "StreamingLLM, arXiv 2309.17453 (renumber=true is the paper's rule)"
 
     sinks: int = option(4, "first tokens of P kept under prefix=drop", parse=integer(0), show="int ≥ 0")
+    renumber: bool = option(False, "positions inside the cache", parse=true_false, show="true | false")
+
+    @property
+    def needs_rotation(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """To turn kept keys to their new positions."""
+        return self.renumber
 
     def forced_in(self, segment: SegmentSize, offset: int) -> int:
         """User tokens whole; the sinks when P is compacted too."""
@@ -34,8 +42,16 @@ class SinkWindow(RunningPolicy):
         return super().forced_in(segment, offset)
 
     def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:
-        """Moving rows only."""
-        return [gather_work(step, shape) for step in self.walk(segments)]
+        """Moving rows; under renumber also turning their keys, 3 operations per number."""
+        return [
+            gather_work(step, shape)
+            + Work(3.0 * self.renumber * self._turned(step) * shape.layers * shape.kv_heads * shape.head_dim)
+            for step in self.walk(segments)
+        ]
+
+    @staticmethod
+    def _turned(step: Step) -> int:
+        return sum(cut.allowed for cut in step.cuts)
 
 
 @dataclass(frozen=True)

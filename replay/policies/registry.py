@@ -8,14 +8,36 @@ from typing import Any
 from ...errors import UserError, unknown
 from .attention import Attention
 from .base import Policy
+from .drop import DropToolOutputs
 from .full import Full
+from .hybrid import Hybrid
+from .kvzip import KvZip
+from .merge import Merge
 from .options import build, in_order, show_value, split_spec
+from .peers import ExpectedAttention, KeyDiff, KNorm, RKv, SnapKv
 from .recency import Random, SinkWindow
 from .te import TokenEviction
 from .truncate import Truncate
 
 POLICIES: dict[str, type[Policy]] = {
-    cls.name: cls for cls in (Full, Truncate, SinkWindow, Random, Attention, TokenEviction)
+    cls.name: cls
+    for cls in (
+        Full,
+        Truncate,
+        SinkWindow,
+        Random,
+        DropToolOutputs,
+        Attention,
+        Merge,
+        Hybrid,
+        TokenEviction,
+        SnapKv,
+        ExpectedAttention,
+        KeyDiff,
+        KNorm,
+        KvZip,
+        RKv,
+    )
 }
 
 DEMO_POLICIES = (

@@ -63,10 +63,13 @@ class RunningPolicy(Policy):
         """Forced tokens among the first `offset` of a segment: user tokens whole, else nothing."""
         return offset if segment.kind == "user" else 0
 
+    def budget_of(self, compactable: int) -> int:
+        """Rows beyond P when `compactable` tokens have been seen."""
+        return self.budget if self.budget is not None else ceil_share(self.keep, compactable)
+
     def allowed(self, compactable: int, forced: int) -> int:
         """Rows that may stay of `compactable` tokens, `forced` of which must."""
-        budget = self.budget if self.budget is not None else ceil_share(self.keep, compactable)
-        return max(budget, forced)
+        return max(self.budget_of(compactable), forced)
 
     def checks(self, tokens: int) -> list[int]:
         """Offsets of a segment at which the rule looks, its end excluded for `turn`."""
@@ -90,11 +93,16 @@ class RunningPolicy(Policy):
 
     def footprint(self, segments: Sequence[SegmentSize]) -> list[TurnFootprint]:
         """Rows after each turn, from `walk`."""
-        return [step.footprint(self.holds_activity) for step in self.walk(segments)]
+        return [step.footprint() for step in self.walk(segments)]
 
     @property
-    def holds_activity(self) -> bool:
-        """Whether each compactable row carries a float32 activity per layer and KV head."""
+    def scalars(self) -> int:
+        """Numbers of 4 bytes (activity and the like) that each compactable row carries per layer and KV head."""
+        return 0
+
+    @property
+    def biased(self) -> bool:
+        """Whether evictions give rows a β; from the first one on every row has one, those of P too."""
         return False
 
     def walk(self, segments: Sequence[SegmentSize]) -> list[Step]:
@@ -114,33 +122,62 @@ class RunningPolicy(Policy):
         """Arithmetic of the evictions of each turn."""
 
 
-def gather_work(step: Step, shape: KvShape) -> Work:
-    """Reading and writing the kept rows of a turn's evictions."""
-    return Work(0.0, 2.0 * step.gathered_rows * shape.row_bytes)
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One eviction: rows before and after it, and how many of them were forced."""
+
+    rows: int
+    allowed: int
+    forced: int
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the ledger says of one turn. `scored` sums chunk tokens × rows they can see."""
+    """What the ledger says of one turn; rows are compactable ones, `fixed` those of P that stay.
+
+    Queries of the `watched` tokens saw `pairs` rows in all, those of P included. They came in passes (one per
+    generated token, one per chunk of the rest), and over the passes the caches read were `reads` rows long, `own` of
+    them compactable.
+    """
 
     fixed: int
     rows: int
     rows_peak: int
-    evictions: int
-    evicted: int
-    gathered_rows: int
-    scored: float
-    tokens: int
+    scalar_rows: int
+    scalar_rows_peak: int
+    cuts: tuple[Cut, ...]
+    watched: int
+    pairs: float
+    reads: int
+    own: int
 
-    def footprint(self, activity: bool) -> TurnFootprint:
+    def footprint(self) -> TurnFootprint:
         """As a TurnFootprint."""
         return TurnFootprint(
             self.fixed + self.rows,
             self.fixed + self.rows_peak,
-            scalar_rows=self.rows if activity else 0,
-            scalar_rows_peak=self.rows_peak if activity else 0,
-            compactions=self.evictions,
+            scalar_rows=self.scalar_rows,
+            scalar_rows_peak=self.scalar_rows_peak,
+            compactions=len(self.cuts),
         )
+
+
+def gather_work(step: Step, shape: KvShape) -> Work:
+    """Reading and writing the kept rows of a turn's evictions."""
+    return Work(0.0, 2.0 * sum(cut.allowed for cut in step.cuts) * shape.row_bytes)
+
+
+def watch_work(step: Step, shape: KvShape, scalars: int) -> Work:
+    """Attention weights of every query summed per row, as if nothing were fused with the attention itself.
+
+    A second product with the keys and a softmax, 2·D + 5 operations per pair of query and row; the keys read once
+    more in every pass, and `scalars` numbers per compactable row read and written. Plus the gathers.
+    """
+    readers = max(shape.layers, shape.readers)
+    flops = step.pairs * readers * shape.q_heads * (2.0 * shape.head_dim + 5.0)
+    key_bytes = step.reads * shape.row_bytes / 2
+    scalar_bytes = 8.0 * scalars * step.own * shape.layers * shape.kv_heads
+    return Work(flops, key_bytes + scalar_bytes) + gather_work(step, shape)
 
 
 class Ledger:
@@ -149,45 +186,69 @@ class Ledger:
     def __init__(self, policy: RunningPolicy) -> None:
         self.policy = policy
         self.fixed = self.rows = self.compactable = self.forced = 0
+        self.has_bias = False
         self.open()
+
+    @property
+    def scalar_rows(self) -> int:
+        """4-byte numbers per layer and KV head held now."""
+        return self.policy.scalars * self.rows + self.has_bias * (self.fixed + self.rows)
 
     def open(self) -> None:
         """A turn begins."""
-        self.peak, self.evictions, self.evicted, self.gathered, self.tokens = self.rows, 0, 0, 0, 0
-        self.scored = 0.0
+        self.peak, self.scalar_peak = self.rows, self.scalar_rows
+        self.cuts: list[Cut] = []
+        self.watched, self.pairs, self.reads, self.own = 0, 0.0, 0, 0
 
     def feed(self, segment: SegmentSize) -> None:
         """A segment is fed, with the looks inside it."""
-        self.tokens += segment.tokens
         if not self.policy.is_compactable(segment):
             self.fixed += segment.tokens
             return
+        self.watched += segment.tokens
         at, forced_before = 0, self.forced
         looks = self.policy.checks(segment.tokens)
-        for offset in sorted({*looks, segment.tokens}):
-            fed = offset - at
-            self.scored += fed * (self.rows + fed / 2)
-            self.rows += fed
-            self.compactable += fed
+        grid = range(CHECK_EVERY_TOKENS, segment.tokens, CHECK_EVERY_TOKENS)
+        for offset in sorted({*looks, *grid, segment.tokens} - {0}):
+            self._feed(offset - at, 1 if segment.kind == "assistant" else offset - at)
             self.forced = forced_before + self.policy.forced_in(segment, offset)
-            self.peak = max(self.peak, self.rows)
             if offset in looks:
                 self.look()
             at = offset
+
+    def _feed(self, tokens: int, per_pass: int) -> None:
+        before, passes = self.rows, tokens // per_pass
+        self.pairs += tokens * (self.fixed + before + tokens / 2)
+        own = passes * before + per_pass * passes * (passes + 1) // 2
+        self.own += own
+        self.reads += own + passes * self.fixed
+        self.rows += tokens
+        self.compactable += tokens
+        self.peak = max(self.peak, self.rows)
+        self.scalar_peak = max(self.scalar_peak, self.scalar_rows)
 
     def look(self) -> None:
         """The rule looks, and evicts if it must."""
         allowed = self.policy.allowed(self.compactable, self.forced)
         if self.policy.must_evict(self.rows, allowed):
-            self.evictions += 1
-            self.evicted += self.rows - allowed
-            self.gathered += allowed
+            self.cuts.append(Cut(self.rows, allowed, self.forced))
             self.rows = allowed
+            self.has_bias = self.policy.biased
+            self.scalar_peak = max(self.scalar_peak, self.scalar_rows)
 
     def close(self) -> Step:
         """The turn's figures."""
         return Step(
-            self.fixed, self.rows, self.peak, self.evictions, self.evicted, self.gathered, self.scored, self.tokens
+            self.fixed,
+            self.rows,
+            self.peak,
+            self.scalar_rows,
+            self.scalar_peak,
+            tuple(self.cuts),
+            self.watched,
+            self.pairs,
+            self.reads,
+            self.own,
         )
 
 

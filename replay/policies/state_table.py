@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from .attention import Attention
+from .attention_state import AttentionState
 from .base import Policy
+from .drop import DropToolOutputs
 from .full import Full
+from .hybrid import Hybrid
+from .hybrid_state import HybridState
+from .kvzip import KvZip
+from .kvzip_state import KvZipState
+from .merge import Merge
+from .merge_state import MergeState
+from .peers import ExpectedAttention, KeyDiff, KNorm, RKv, SnapKv
+from .peers_state import ExpectedAttentionState, KeyDiffState, KNormState, RKvState, SnapKvState
 from .recency import Random, SinkWindow
-from .running_states import AttentionState, RandomState, SinkWindowState, TruncateState
+from .running_states import RandomState, SinkWindowState
 from .states import PolicyState, Scene
 from .te import TokenEviction
 from .te_state import TokenEvictionState
+from .text_state import DropToolOutputsState, TruncateState
 from .truncate import Truncate
 
 STATES: dict[type[Policy], type[PolicyState]] = {
@@ -17,8 +28,17 @@ STATES: dict[type[Policy], type[PolicyState]] = {
     Truncate: TruncateState,
     SinkWindow: SinkWindowState,
     Random: RandomState,
+    DropToolOutputs: DropToolOutputsState,
     Attention: AttentionState,
+    Merge: MergeState,
+    Hybrid: HybridState,
     TokenEviction: TokenEvictionState,
+    SnapKv: SnapKvState,
+    ExpectedAttention: ExpectedAttentionState,
+    KeyDiff: KeyDiffState,
+    KNorm: KNormState,
+    KvZip: KvZipState,
+    RKv: RKvState,
 }
 
 

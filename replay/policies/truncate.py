@@ -81,11 +81,11 @@ class Truncate(RunningPolicy):
             live += [Run(s.kind == "user", s.tokens) for s in turn.segments() if self.is_compactable(s)]
             spoken = sum(run.tokens for run in live) - (turn.tool.tokens if turn.tool else 0)
             fed_again = 0
-            if step.evictions:
+            if step.cuts:
                 live, same = cut_runs(live, step.rows)
                 fed_again = step.rows - same
             peak = step.fixed + max(spoken, step.rows)
-            out.append(replace(step.footprint(False), kv_rows_peak=peak, reprefill_tokens=fed_again))
+            out.append(replace(step.footprint(), kv_rows_peak=peak, reprefill_tokens=fed_again))
         return out
 
     def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:

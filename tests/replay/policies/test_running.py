@@ -25,7 +25,8 @@ class Seen:
     rows: int
     peak: int
     compactions: int
-    activity: int
+    scalars: int
+    scalars_peak: int
 
 
 def looks_at(trigger: str, fed: int, of: int) -> bool:
@@ -45,10 +46,18 @@ def is_forced(policy: RunningPolicy, segment: SegmentSize, offset: int) -> bool:
 
 def brute_force(policy: RunningPolicy, text: list[SegmentSize]) -> list[Seen]:
     live: list[bool] = []  # one entry per compactable row: whether it is forced
-    seen_tokens = fixed = peak = evictions = 0
+    seen_tokens = fixed = peak = evictions = scalars_peak = 0
+    biased = False
+    per_row = {"attention": 1, "hybrid": 3, "merge": 3}.get(policy.name, 0)
+    if policy.name == "attention" and policy.window:  # type: ignore[attr-defined]
+        per_row = 2
+
+    def held() -> int:
+        # β, once there is any, belongs to every row of the cache.
+        return per_row * len(live) + (fixed + len(live) if biased else 0)
 
     def look() -> None:
-        nonlocal live, evictions
+        nonlocal live, evictions, biased, scalars_peak
         budget = policy.budget or max(1, math.ceil(Fraction(policy.keep) * seen_tokens))
         allowed = max(budget, sum(live))
         kind, _, value = policy.trigger.partition(":")
@@ -58,10 +67,12 @@ def brute_force(policy: RunningPolicy, text: list[SegmentSize]) -> list[Seen]:
             drop = len(live) - allowed
             for index in [i for i, forced in enumerate(live) if not forced][:drop][::-1]:
                 del live[index]
+            biased = policy.name == "merge" and policy.mass_bias  # type: ignore[attr-defined]
+            scalars_peak = max(scalars_peak, held())
 
     out = []
     for turn in split_turns(text):
-        peak, evictions = len(live), 0
+        peak, evictions, scalars_peak = len(live), 0, held()
         for segment in turn.segments():
             if segment.kind == "prefix" and policy.prefix == "keep":
                 fixed += segment.tokens
@@ -71,20 +82,19 @@ def brute_force(policy: RunningPolicy, text: list[SegmentSize]) -> list[Seen]:
                 seen_tokens += 1
                 # A text-level policy cuts the tool response with the rest before it is fed.
                 if policy.name != "truncate" or segment.kind != "tool":
-                    peak = max(peak, len(live))
+                    peak, scalars_peak = max(peak, len(live)), max(scalars_peak, held())
                 if looks_at(policy.trigger, offset + 1, segment.tokens):
                     look()
         if policy.trigger == "turn":
             look()
         peak = max(peak, len(live))
-        activity = len(live) if policy.name == "attention" else 0
-        out.append(Seen(fixed + len(live), fixed + peak, evictions, activity))
+        out.append(Seen(fixed + len(live), fixed + peak, evictions, held(), scalars_peak))
     return out
 
 
 @st.composite
 def policies(draw: st.DrawFn) -> RunningPolicy:
-    name = draw(st.sampled_from(["truncate", "sink_window", "random", "attention"]))
+    name = draw(st.sampled_from(["truncate", "sink_window", "random", "attention", "hybrid", "merge"]))
     parts = [f"prefix={draw(st.sampled_from(['keep', 'drop']))}"]
     keeps = [f"keep={k}" for k in ("0", "0.1", "0.2", "0.5", "1")]
     parts.append(draw(st.sampled_from([*keeps, "budget=1", "budget=30", "budget=400"])))
@@ -94,6 +104,10 @@ def policies(draw: st.DrawFn) -> RunningPolicy:
         parts.append(f"sinks={draw(st.integers(0, 6))}")
     elif name != "truncate":
         parts.append(f"protect={draw(st.sampled_from(['structure', 'none']))}")
+    if name == "merge":
+        parts.append(f"mass_bias={draw(st.sampled_from(['true', 'false']))}")
+    if name == "attention" and draw(st.booleans()):
+        parts.append("window=20")
     policy = parse_policy(f"{name}({','.join(parts)})")
     assert isinstance(policy, RunningPolicy)
     return policy
@@ -102,12 +116,15 @@ def policies(draw: st.DrawFn) -> RunningPolicy:
 @settings(max_examples=150, deadline=None)
 @given(policies(), segments(tokens=LONG, most_turns=5))
 def test_footprint_equals_brute_force(policy: RunningPolicy, text: list[SegmentSize]):
-    found = [Seen(f.kv_rows, f.kv_rows_peak, f.compactions, f.scalar_rows) for f in policy.footprint(text)]
+    found = [
+        Seen(f.kv_rows, f.kv_rows_peak, f.compactions, f.scalar_rows, f.scalar_rows_peak)
+        for f in policy.footprint(text)
+    ]
     assert found == brute_force(policy, text)
 
 
 @settings(max_examples=50, deadline=None)
-@given(segments(), st.sampled_from(["truncate", "sink_window", "random", "attention"]))
+@given(segments(), st.sampled_from(["truncate", "sink_window", "random", "attention", "hybrid", "merge"]))
 def test_keep_one_is_the_full_cache(text: list[SegmentSize], name: str):
     rows = [f.kv_rows for f in parse_policy(f"{name}(keep=1)").footprint(text)]
     assert rows == [f.kv_rows for f in parse_policy("full").footprint(text)]

@@ -10,9 +10,10 @@ from tiny import tiny_model, trajectory
 
 from kvmill.replay.forward import Forward
 from kvmill.replay.lockstep import Lockstep
+from kvmill.replay.policies.attention_state import AttentionState
 from kvmill.replay.policies.full import Full
 from kvmill.replay.policies.registry import parse_policy
-from kvmill.replay.policies.running_states import AttentionState, RandomState
+from kvmill.replay.policies.running_states import RandomState
 from kvmill.replay.segments import turns_of
 
 
@@ -161,7 +162,7 @@ def test_attention_evicts_the_least_active_but_the_forced() -> None:
     keep = branch.rows - prefix
     for layer in range(3):
         for head in range(2):
-            activity = whole.activity[layer, head].tolist()
+            activity = whole.held[0, layer, head].tolist()
             free = sorted(
                 (t for t in range(prefix, step.logical) if t not in forced), key=lambda t: -activity[t - prefix]
             )

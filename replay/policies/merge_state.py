@@ -1,0 +1,143 @@
+"""Clustering and merging of `merge`, layer by layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+from ...kernels.reference import k_means, merge_kv, pool_topk, rotate_keys
+from .base import Policy
+from .merge import KMEANS_BATCH, KMEANS_STEPS, Merge
+from .states import Chunk, Eviction, Scene
+from .watch_state import WatchingState
+
+if TYPE_CHECKING:
+    from ..cache import KvCache
+
+ACTIVITY, COUNT, POSITION = range(3)  # rows of `held`
+
+
+class MergeState(WatchingState):
+    """Per row and head: activity (summed over members), tokens it stands for, and its position (fractional)."""
+
+    def __init__(self, policy: Policy, scene: Scene) -> None:
+        super().__init__(policy, scene)
+        self.rule = cast(Merge, policy)
+        self.merging = self.rule.merging(self.shape.layers)
+        self._next = self.held
+
+    def begin(self, chunk: Chunk) -> bool:
+        """Refuses models whose rotation cannot be taken off, where it would be."""
+        if self.rule.space == "pre" and self.scene.frequencies is None:
+            raise UserError(
+                "space=pre turns keys by rotary frequencies, which this model does not have: use space=post"
+            )
+        return super().begin(chunk)
+
+    def fresh(self, room: Tensor, positions: Tensor) -> None:
+        """One token each, where it stands."""
+        room[COUNT], room[POSITION] = 1.0, positions.float()
+
+    def note(self, layer: int, weights: Tensor, index: Tensor) -> None:
+        """Activity is the plain sum of the weights."""
+        self.held[ACTIVITY, layer] += weights[:, :, self.fixed :].sum(1)
+
+    def cut(self, tail: Tensor, allowed: int, cache: KvCache) -> Eviction:
+        """Forced rows as they are; the others merged, or evicted where the layer does not merge."""
+        forced = self.is_forced[tail.long()]
+        rows = [self._layer(layer, forced[layer], allowed, cache) for layer in range(self.shape.layers)]
+        index, keys, values, numbers = (torch.stack(part) for part in zip(*rows, strict=True))
+        self._next = numbers.transpose(0, 1).contiguous()
+        bias = self._next[COUNT].log() if self.rule.mass_bias else None
+        return Eviction(self.fixed, index + self.fixed, keys=keys, values=values, bias=bias)
+
+    def evicted(self, eviction: Eviction) -> None:
+        """The numbers of the merged rows take effect."""
+        self.held = self._next
+
+    def _layer(self, layer: int, forced: Tensor, allowed: int, cache: KvCache) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows relative to the end of P (H_kv, allowed), their keys, values (H_kv, allowed, D), numbers (3, …)."""
+        heads = forced.shape[0]
+        keys, values = (part[:, self.fixed :] for part in cache.view(layer))
+        numbers = self.held[:, layer]
+        stay = forced.nonzero()[:, 1].view(heads, -1)
+        free = (~forced).nonzero()[:, 1].view(heads, -1)
+        room = allowed - stay.shape[1]
+        kept = [(stay, _rows(keys, stay), _rows(values, stay), _numbers(numbers, stay))]
+        if room and layer in self.merging:
+            kept.append(self._merge(free, _rows(keys, free), _rows(values, free), _numbers(numbers, free), room))
+        elif room:
+            best = free.gather(1, pool_topk(numbers[ACTIVITY].gather(1, free), room))
+            kept.append((best, _rows(keys, best), _rows(values, best), _numbers(numbers, best)))
+        index, keys, values = (torch.cat([part[i] for part in kept], dim=1) for i in range(3))
+        numbers = torch.cat([part[3] for part in kept], dim=2)
+        # By position; rows at one position in the order they were in.
+        first = index.sort(dim=1, stable=True).indices
+        order = first.gather(1, numbers[POSITION].gather(1, first).sort(dim=1, stable=True).indices)
+        return index.gather(1, order), _rows(keys, order), _rows(values, order), _numbers(numbers, order)
+
+    def _merge(
+        self, index: Tensor, keys: Tensor, values: Tensor, numbers: Tensor, clusters: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(H_kv, n) rows into `clusters` rows: the same parts as they are kept."""
+        activity, counts, positions = numbers
+        points = self._turn(keys.float(), -positions)
+        labels = k_means(
+            points, clusters, start=first_centres(points, clusters), batches=self._batches(index), weights=counts
+        )
+        means, mixed, total = merge_kv(
+            points, values, labels, clusters, key_weights=counts, value_weights=activity, counts=counts
+        )
+        spread = (points - _rows(means, labels)).square().sum(-1)
+        member = labels.unsqueeze(1) == torch.arange(clusters, device=self.device)[:, None]
+        shares = torch.where(member, activity.unsqueeze(1), -1.0)
+        named, active = shares.argmax(-1), shares.clamp_min(0).sum(-1)
+        place = positions.unsqueeze(-1)
+        centre, _, _ = merge_kv(place, place, labels, clusters, key_weights=activity, counts=counts)
+        if self.rule.representative == "medoid":
+            nearest = torch.where(member, spread.unsqueeze(1), float("inf")).argmin(-1)
+            key, position = _rows(keys, nearest), positions.gather(1, nearest)
+        else:
+            # A row alone keeps its key to the bit: turning it back and forth would round it every time.
+            alone = (member.sum(-1) == 1).unsqueeze(-1)
+            position = centre.squeeze(-1)
+            key = torch.where(alone, _rows(keys, named), self._turn(means, position).to(keys.dtype))
+        return index.gather(1, named), key, mixed, torch.stack([active, total, position])
+
+    def _turn(self, keys: Tensor, offsets: Tensor) -> Tensor:
+        if self.rule.space == "post":
+            return keys
+        assert self.scene.frequencies is not None
+        return rotate_keys(keys, offsets, self.scene.frequencies)
+
+    def _batches(self, index: Tensor) -> Tensor:
+        """Seeded mini-batches, the same in every layer and head, new ones for every merge."""
+        generator = torch.Generator().manual_seed(self.scene.seed + self.compactable)
+        count = index.shape[1]
+        batches = [torch.randperm(count, generator=generator)[:KMEANS_BATCH] for _ in range(KMEANS_STEPS)]
+        return torch.stack(batches).to(self.device)
+
+
+def first_centres(points: Tensor, clusters: int) -> Tensor:
+    """Where k-means begins: the rows with no like row before them. (H, n, D) → (H, clusters) ascending.
+
+    Rows are ranked by their distance to the nearest earlier row; the first has none and always begins a cluster.
+    """
+    count = points.shape[1]
+    half = points.square().sum(-1) / 2
+    distance = half.unsqueeze(2) + half.unsqueeze(1) - points @ points.transpose(1, 2)
+    later = torch.ones(count, count, dtype=torch.bool, device=points.device).triu()
+    return pool_topk(distance.masked_fill(later, float("inf")).amin(-1), clusters)
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    """(H, n, D), (H, m) → (H, m, D)."""
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
+def _numbers(numbers: Tensor, index: Tensor) -> Tensor:
+    """(3, H, n), (H, m) → (3, H, m)."""
+    return numbers.gather(2, index.expand(numbers.shape[0], -1, -1))
