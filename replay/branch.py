@@ -60,6 +60,11 @@ class TurnCounters:
     copied_tokens: int = 0
     transient_rows: int = 0
 
+    @property
+    def held_peak(self) -> int:
+        """Most rows at once, a copy that was fed for scoring included."""
+        return self.rows_peak + self.transient_rows
+
 
 class FootprintMismatch(AssertionError):
     """A policy's arithmetic differs from the live tensors: a bug in one of them."""

@@ -62,6 +62,7 @@ def run_replay(
         "dtype": loaded.dtype_name,
         "device": str(loaded.device),
         "threads": loaded.threads,
+        "layers": loaded.layer_counts(),
         "seed": seed,
         "fingerprint": loaded.fingerprint,
         "trajectory_ids": [trajectory.id for trajectory in trajectories],

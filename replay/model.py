@@ -228,9 +228,9 @@ def _no_mask(*_: Any, **__: Any) -> None:
 def _layer_shape(module: Any, index: int) -> tuple[int, int, int]:
     """(query heads, KV heads, head dim) of a layer's attention, from its projections where it has them."""
     for part in module.base_model.modules():
-        if getattr(part, "layer_idx", None) == index and isinstance(getattr(part, "k_proj", None), nn.Linear):
-            if head_dim := getattr(part, "head_dim", None):
-                return part.o_proj.in_features // head_dim, part.k_proj.out_features // head_dim, head_dim
+        found = getattr(part, "layer_idx", None) == index and isinstance(getattr(part, "k_proj", None), nn.Linear)
+        if found and (head_dim := getattr(part, "head_dim", None)):
+            return part.o_proj.in_features // head_dim, part.k_proj.out_features // head_dim, head_dim
     config = module.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads

@@ -20,6 +20,11 @@ _QUALITY = {
     "kv_tokens_peak": "peak KV tokens",
     "kv_saved": "KV saved",
 }
+_LEFT_ALONE = {
+    "sliding": "sliding-window layers",
+    "linear": "linear-attention layers",
+    "shared": "cache-sharing layers",
+}
 _LATENCY = {"ttft_s": "TTFT s", "tpot_s": "TPOT s", "turn_s": "turn s"}
 _PLAN = {"gpus": "GPUs", "saved": "GPUs saved"}
 LEGEND = (
@@ -68,9 +73,12 @@ def headline(found: Row) -> str:
         if part
     )
     state = "" if found["state"] == "complete" else f" ({found['state']})"
+    kinds = found.get("layers") or {}
+    alone = ", ".join(f"{count} {_LEFT_ALONE[kind]}" for kind, count in kinds.items() if kind != "full")
+    scope = f"; compaction acts on {kinds['full']} of {sum(kinds.values())} layers, {alone} left alone" if alone else ""
     return (
         f"Run {found['run']}{state}: measured with {found['model']} ({where}), teacher-forced replay of "
-        f"{n} {'trajectory' if n == 1 else 'trajectories'}, {probes} probes per policy"
+        f"{n} {'trajectory' if n == 1 else 'trajectories'}, {probes} probes per policy{scope}"
     )
 
 

@@ -66,6 +66,10 @@ _LATENCY = (
     "WHERE run_id = $1 AND measure = 'latency' AND status = 'ok' GROUP BY policy"
 )
 # Like the latency columns of `cells`: over all timed calls but the first turn's.
+_HELD = (
+    "SELECT policy, avg(held) AS kv_tokens_mean FROM (SELECT policy, trajectory_id, avg(kv_tokens) AS held "
+    "FROM turn_metrics WHERE run_id = $1 AND measure = 'quality' GROUP BY ALL) GROUP BY policy"
+)
 _TURN_TIME = (
     "SELECT policy, avg(ttft_s + decode_s) AS turn_s FROM turn_metrics "
     "WHERE run_id = $1 AND measure = 'latency' AND turn > 0 GROUP BY policy"
@@ -98,7 +102,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
     entries = _entries(_rows(store, _QUERIES["policy"], info.run_id))
     status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
     speeds: dict[str, Row] = defaultdict(dict)
-    for query in (_LATENCY, _TURN_TIME):
+    for query in (_LATENCY, _TURN_TIME, _HELD):
         for row in _rows(store, query, info.run_id):
             speeds[row["policy"]] |= row
     policies = []
@@ -107,7 +111,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         counts = status.get(policy, {})
         policies.append(
             quality
-            | {name: speeds[policy].get(name) for name in (*_SPEEDS, "turn_s")}
+            | {name: speeds[policy].get(name) for name in (*_SPEEDS, "turn_s", "kv_tokens_mean")}
             | {
                 "latency_n": speeds[policy].get("latency_n", 0),
                 "n": quality["n"] or speeds[policy].get("latency_n", 0),
@@ -123,6 +127,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         "dtype": info.config.get("dtype"),
         "threads": info.config.get("threads"),
         "mode": info.config.get("mode"),
+        "layers": info.config.get("layers"),
         "seed": info.seed,
         "by": by,
         "policies": policies,
