@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,41 +24,70 @@ class Key(NamedTuple):
     first: int = 0
 
 
+class Rows(NamedTuple):
+    """(H_kv, R, D) query rows, the query heads of a KV head together, and where they were asked for:
+
+    `totals` (H_kv, R) the log-sum-exps of their logits over the whole cache when they ran, and `seen` (R,) how many
+    leading tokens of the scored segment were there then (None: all).
+    """
+
+    queries: Tensor
+    totals: Tensor | None = None
+    seen: Tensor | None = None
+
+
 class Captures:
-    """Queries (H_q, L, D) by key and layer, and under a global normaliser their log-sum-exps (H_q, L)."""
+    """Queries (H_q, L, D) by key and layer, and where a policy needs them their log-sum-exps (H_q, L).
+
+    Layers that share a cache add to the same place: L is then a multiple of the tokens.
+    """
 
     def __init__(self, shape: KvShape, seed: int) -> None:
         self.shape, self.seed = shape, seed
         self._queries: dict[Key, list[Tensor]] = {}
         self._totals: dict[Key, list[Tensor]] = {}
+        self._seen: dict[Key, list[list[int]]] = {}
 
-    def add(self, key: Key, layer: int, queries: Tensor, totals: Tensor | None = None) -> None:
-        """Append copies of (H_q, L, D) queries, and of (H_q, L) log-sum-exps, of one layer."""
+    def add(
+        self,
+        key: Key,
+        layer: int,
+        queries: Tensor,
+        totals: Tensor | None = None,
+        seen: Sequence[int] = (),
+    ) -> None:
+        """Append copies of (H_q, L, D) queries, (H_q, L) log-sum-exps and L counts of visible tokens of one layer."""
         _append(self._queries.setdefault(key, []), layer, queries.clone())
         if totals is not None:
             _append(self._totals.setdefault(key, []), layer, totals)
+        if seen:
+            counts = self._seen.setdefault(key, [])
+            counts += [[] for _ in range(layer + 1 - len(counts))]
+            counts[layer] += seen
 
     def drop(self, stale: Iterable[Key]) -> None:
         """Forget some keys."""
         for key in stale:
-            self._queries.pop(key, None)
-            self._totals.pop(key, None)
+            for held in (self._queries, self._totals, self._seen):
+                held.pop(key, None)
 
     def held(self) -> list[Key]:
         """What is held."""
         return list(self._queries)
 
-    def rows(self, keys: Iterable[Key], layer: int) -> tuple[Tensor, Tensor | None] | None:
-        """(H_kv, R, D) query rows of several keys together and (H_kv, R) log-sum-exps, or None where there are none."""
+    def rows(self, keys: Iterable[Key], layer: int) -> Rows | None:
+        """The query rows of several keys together, or None where there are none."""
         found = [key for key in keys if key in self._queries]
         if not found:
             return None
-        queries = torch.cat([self._queries[key][layer] for key in found], dim=1)
-        rows = group_rows(queries, self.shape.kv_heads)
-        if found[0] not in self._totals:
-            return rows, None
-        totals = torch.cat([self._totals[key][layer] for key in found], dim=1)
-        return rows, totals.reshape(rows.shape[:2])
+        rows = group_rows(torch.cat([self._queries[key][layer] for key in found], dim=1), self.shape.kv_heads)
+        totals = seen = None
+        if found[0] in self._totals:
+            totals = torch.cat([self._totals[key][layer] for key in found], dim=1).reshape(rows.shape[:2])
+        if found[0] in self._seen:
+            counts = [count for key in found for count in self._seen[key][layer]]
+            seen = torch.tensor(counts, device=rows.device).repeat(rows.shape[1] // len(counts))
+        return Rows(rows, totals, seen)
 
     @property
     def nbytes(self) -> int:
@@ -66,20 +95,19 @@ class Captures:
         held = (*self._queries.values(), *self._totals.values())
         return sum(piece.nbytes for layers in held for piece in layers)
 
-    def sample(self, rows: Tensor, most: int) -> Tensor:
-        """Which of (H_kv, R, …) rows to use when `most` are wanted, seeded: the same for every layer and head."""
-        count = rows.shape[1]
+    def capped(self, rows: Rows, most: int = QUERY_ROWS_CAP) -> Rows:
+        """At most `most` rows per KV head, by seeded subsampling: the same ones for every layer and head."""
+        count = rows.queries.shape[1]
         if count <= most:
-            return torch.arange(count, device=rows.device)
-        generator = torch.Generator().manual_seed(self.seed)
-        return torch.randperm(count, generator=generator)[:most].sort().values.to(rows.device)
+            return rows
+        pick = draw(count, self.seed)[:most].sort().values.to(rows.queries.device)
+        queries, totals, seen = rows
+        return Rows(queries[:, pick], None if totals is None else totals[:, pick], None if seen is None else seen[pick])
 
-    def capped(self, rows: Tensor, totals: Tensor | None, most: int = QUERY_ROWS_CAP) -> tuple[Tensor, Tensor | None]:
-        """At most `most` rows per KV head, by seeded subsampling."""
-        if rows.shape[1] <= most:
-            return rows, totals
-        pick = self.sample(rows, most)
-        return rows[:, pick], None if totals is None else totals[:, pick]
+
+def draw(count: int, seed: int) -> Tensor:
+    """0 … count − 1 in an order that depends on the seed alone, on any machine."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 def _append(layers: list[Tensor], layer: int, piece: Tensor) -> None:

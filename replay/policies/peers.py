@@ -9,12 +9,12 @@ Notation: i query, j key, w window, G query heads per KV head; softmax_j normali
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar, Literal
 
-from .base import KvShape, SegmentSize, Work
+from .base import KvShape, SegmentSize, TurnSizes, Work
 from .options import choice, decimal_in, integer, option
 from .segment import SegmentPolicy
 
@@ -38,7 +38,7 @@ class Peer(SegmentPolicy):
 
     rounding: ClassVar[Literal["ceil", "floor"]] = "floor"
 
-    def scoring_rows(self, segment: SegmentSize, future: int, group: int) -> int:
+    def scoring_rows(self, segment: SegmentSize, later: Sequence[TurnSizes], group: int) -> int:
         """All captured rows of the segment: peers have no cap."""
         return group * (self.own_queries(segment) + self.copy_queries(segment))
 

@@ -3,10 +3,16 @@
 `boundary` the closing structural token of the segment and what follows it · `repeat` the model is asked to repeat
 the turn, and the queries of the copy score it · `assistant` what the agent generates in turns t+1 … t+delay · `tool`
 the tool responses of those turns. The first two need no later turn; they are always turn t's own.
+
+A query's weights are its softmax over the segment (`normaliser=local`): it stands for any query to come, so it scores
+the whole segment, also where it ran before the segment ended. `normaliser=global` takes the weights that the model
+itself gave when the query ran, over the whole cache of that moment: 0 for tokens that were not there yet.
+Nothing is captured, and no copy is fed, for a segment that will lose no row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,25 +61,45 @@ class ProxyPolicy(SegmentPolicy):
         """The query sources, in the order given."""
         return tuple(self.proxy.split("+"))
 
+    @property
+    def needs_totals(self) -> bool:
+        """Whether every captured query carries the log-sum-exp of its logits over the whole cache."""
+        return self.normaliser == "global"
+
     def own_queries(self, segment: SegmentSize) -> int:
         """The closing tokens, for `boundary`."""
-        return min(segment.closing, segment.tokens) if "boundary" in self.proxies and self.compacts(segment) else 0
+        return min(segment.closing, segment.tokens) if "boundary" in self.proxies and self._loses(segment) else 0
 
     def future_queries(self, turn: TurnSizes) -> int:
         """What later turns' sources give."""
-        count = turn.assistant.tokens if "assistant" in self.proxies else 0
-        return count + (turn.tool.tokens if "tool" in self.proxies and turn.tool else 0)
+        return sum(_future(turn, source) for source in self.proxies)
 
     def copy_queries(self, segment: SegmentSize) -> int:
         """All tokens of the segment, for `repeat`."""
-        return segment.tokens if "repeat" in self.proxies and self.compacts(segment) else 0
+        return segment.tokens if "repeat" in self.proxies and self._loses(segment) else 0
 
     def copied(self, turn: TurnSizes) -> int:
-        """The prompt and the turn's compacted segments."""
-        if "repeat" not in self.proxies:
+        """The prompt and the turn's compactable segments."""
+        if "repeat" not in self.proxies or not self.shrinks(turn):
             return 0
-        return turn.assistant.repeat_prompt + sum(self.copy_queries(s) for s in turn.segments())
+        return turn.assistant.repeat_prompt + sum(s.tokens for s in turn.segments() if self.compacts(s))
 
     def normalisers(self, captured: int) -> int:
-        """One per captured token and query head under `normaliser=global`."""
-        return captured if self.normaliser == "global" else 0
+        """One per captured token and query head."""
+        return captured if self.needs_totals else 0
+
+    def source_rows(self, segment: SegmentSize, later: Sequence[TurnSizes], group: int) -> list[int]:
+        """Query rows that each source has for a segment, uncapped, in the order of the option."""
+        own = {"boundary": self.own_queries(segment), "repeat": self.copy_queries(segment)}
+        future = {source: sum(_future(turn, source) for turn in later) for source in FUTURE}
+        return [group * (own | future)[source] for source in self.proxies]
+
+    def _loses(self, segment: SegmentSize) -> bool:
+        return self.kept(segment) < segment.tokens
+
+
+def _future(turn: TurnSizes, source: str) -> int:
+    """Tokens of a later turn that a source asks."""
+    if source == "assistant":
+        return turn.assistant.tokens
+    return turn.tool.tokens if source == "tool" and turn.tool else 0

@@ -8,15 +8,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ...kernels.reference import attention_mass, group_rows
+from ...kernels.reference import attention_logits, attention_mass, group_rows, pool_topk
+from ..segments import size_of
 from .base import Policy
-from .captures import Key
+from .captures import Key, Rows
 from .proxy import FUTURE, ProxyPolicy
-from .segment_state import SegmentState, SegmentView
-from .states import Copy, Scene
-
-Rows = tuple[Tensor, Tensor | None]
-"""(H_kv, R, D) query rows and, under a global normaliser, (H_kv, R) log-sum-exps."""
+from .segment_state import SegmentState, SegmentView, shared
+from .states import Chunk, Copy, Scene
 
 
 class ProxyState(SegmentState):
@@ -26,29 +24,38 @@ class ProxyState(SegmentState):
         super().__init__(policy, scene)
         self.proxy = cast(ProxyPolicy, policy)
         self._copied: list[tuple[Key, int, int]] = []
+        self._begin = 0
 
     def future_kinds(self) -> tuple[str, ...]:
         """The sources that lie in later turns."""
         return tuple(p for p in self.proxy.proxies if p in FUTURE)
 
+    def begin(self, chunk: Chunk) -> bool:
+        """Remember where the chunk begins: a segment's own queries do not see all of it."""
+        self._begin = chunk.begin
+        return super().begin(chunk)
+
     def capture(
         self, key: Key, layer: int, queries: Tensor, part: slice, keys: Tensor, scaling: float, bias: Tensor | None
     ) -> None:
         """Keep `part` of a chunk's queries, and what their softmax summed to over the whole cache if need be."""
-        totals = None
-        if self.proxy.normaliser == "global":
-            totals = log_totals(queries, keys, scaling, bias)[:, part]
-        self.captures.add(key, layer, queries[:, part], totals)
+        totals, seen = None, range(0)
+        if self.proxy.needs_totals:
+            totals = log_totals(queries, keys, scaling, bias, part)
+            if key.purpose == "own":
+                seen = range(self._begin + part.start + 1, self._begin + part.stop + 1)
+        self.captures.add(key, layer, queries[:, part], totals, seen)
 
     def copies(self, turn: int) -> Sequence[Copy]:
         """The turn's segments after the prompt that asks for them, in one piece."""
-        if "repeat" not in self.proxy.proxies:
+        if "repeat" not in self.proxy.proxies or not self.due_spans(turn):
             return ()
         ids, self._copied = list(self.scene.prompts["repeat"]), []
         for span in self.spans_of(turn):
             begin = len(ids)
             ids += span.segment.ids
-            self._copied.append((Key(turn, span.segment.kind, "copy", span.first), begin, len(ids)))
+            if self.proxy.copy_queries(size_of(span.segment)):
+                self._copied.append((Key(turn, span.segment.kind, "copy", span.first), begin, len(ids)))
         return (Copy(turn, tuple(ids)),)
 
     def observe_copy(
@@ -80,17 +87,42 @@ class ProxyState(SegmentState):
 
     def score(self, rows: Rows, view: SegmentView) -> Tensor:
         """(H_kv, n) scores of the segment's keys under (capped) query rows."""
-        queries, totals = self.captures.capped(*rows)
-        return attention_mass(queries, view.keys, view.scaling, reduction=self.proxy.reduction, log_total=totals)
+        rows = self.captures.capped(rows)
+        own = self.proxy.normaliser == "global"  # the model's own weights; else the softmax over the segment
+        return attention_mass(
+            rows.queries,
+            view.keys,
+            view.scaling,
+            reduction=self.proxy.reduction,
+            limits=rows.seen if own else None,
+            log_total=rows.totals if own else None,
+        )
+
+    def select(self, sources: Sequence[Rows], view: SegmentView, keep: int, forced: Tensor) -> Tensor:
+        """(H_kv, keep) rows: the forced tokens, then each source's best in turn, its share of what is left."""
+        heads, count = view.keys.shape[:2]
+        taken = forced.expand(heads, -1)
+        if not sources:
+            # No later query exists (turns without assistant tokens): keep the forced, then the first tokens.
+            return pool_topk(torch.zeros(heads, count, device=self.device), keep, taken)
+        free, held = keep - int(forced.sum()), int(forced.sum())
+        for number, rows in enumerate(sources):
+            score = shared(self.score(rows, view), self.policy.granularity)
+            held += free * (number + 1) // len(sources) - free * number // len(sources)
+            best = pool_topk(score, held, taken)
+            taken = torch.zeros_like(taken).scatter(1, best, True)
+        return taken.nonzero()[:, 1].view(heads, keep)
 
 
-def log_totals(queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None) -> Tensor:
-    """Log-sum-exp of the logits of every query over all rows it sees, (H_q, L): the chunk's own rows are last."""
+def log_totals(queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None, part: slice) -> Tensor:
+    """Log-sum-exp of the logits of the queries `part` of L over all rows they see: the chunk's own rows are last.
+
+    (H_q, L, D), (H_kv, rows, D), (H_kv, rows) → (H_q, part) float32.
+    """
     heads, length, _ = queries.shape
     rows, kv_heads = keys.shape[1], keys.shape[0]
-    logits = group_rows(queries, kv_heads).float() @ keys.float().transpose(1, 2) * scaling
-    if bias is not None:
-        logits = logits + bias[:, None]
-    limits = torch.arange(rows - length + 1, rows + 1, device=keys.device).repeat(heads // kv_heads)
+    asked = queries[:, part]
+    logits = attention_logits(group_rows(asked, kv_heads), keys, scaling, bias)
+    limits = torch.arange(rows - length + 1, rows + 1, device=keys.device)[part].repeat(heads // kv_heads)
     hidden = torch.arange(rows, device=keys.device)[None] >= limits[:, None]
-    return logits.masked_fill(hidden, float("-inf")).logsumexp(-1).view(heads, length)
+    return logits.masked_fill(hidden, float("-inf")).logsumexp(-1).view(heads, asked.shape[1])

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from ...errors import UserError, unknown
+from .am import AttentionMatching
 from .attention import Attention
 from .base import Policy
 from .drop import DropToolOutputs
@@ -31,6 +32,7 @@ POLICIES: dict[str, type[Policy]] = {
         Merge,
         Hybrid,
         TokenEviction,
+        AttentionMatching,
         SnapKv,
         ExpectedAttention,
         KeyDiff,

@@ -71,8 +71,9 @@ class SegmentPolicy(Policy):
         """How many of `captured` tokens carry a log-sum-exp per query head."""
         return 0
 
-    def scoring_rows(self, segment: SegmentSize, future: int, group: int) -> int:
-        """Query rows per KV head that score a segment, `future` tokens of later turns among them."""
+    def scoring_rows(self, segment: SegmentSize, later: Sequence[TurnSizes], group: int) -> int:
+        """Query rows per KV head that score a segment when the last of the turns `later` closes."""
+        future = sum(self.future_queries(turn) for turn in later)
         rows = group * (future + self.own_queries(segment) + self.copy_queries(segment))
         return min(QUERY_ROWS_CAP, rows)
 
@@ -138,18 +139,20 @@ class SegmentPolicy(Policy):
     def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:
         """Scoring of the segments compacted at each turn's close, and the kept rows read and written.
 
-        Tokens fed as copies are not in it: the footprint counts them, and they cost a prefill.
+        Tokens fed as copies are not in it: the footprint counts them, and they cost a prefill. Where layers share
+        caches, every cache is charged the mean number of query heads that read it, rounded up.
         """
         turns = split_turns(segments)
+        group = -(-shape.readers * shape.q_heads // (shape.layers * shape.kv_heads))
         out: list[Work] = []
         for t in range(len(turns)):
             work = Work()
             if t >= self.delay:
-                later = sum(self.future_queries(u) for u in turns[t - self.delay + 1 : t + 1])
+                later = turns[t - self.delay + 1 : t + 1]
                 for segment in turns[t - self.delay].segments():
                     kept = self.kept(segment)
                     if kept < segment.tokens:
-                        rows = self.scoring_rows(segment, later, shape.group)
+                        rows = self.scoring_rows(segment, later, group)
                         work += self.segment_work(segment, kept, rows, shape) + Work(0, 2.0 * kept * shape.row_bytes)
             out.append(work)
         return out

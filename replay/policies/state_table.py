@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .am import AttentionMatching
+from .am_state import AttentionMatchingState
 from .attention import Attention
 from .attention_state import AttentionState
 from .base import Policy
@@ -33,6 +35,7 @@ STATES: dict[type[Policy], type[PolicyState]] = {
     Merge: MergeState,
     Hybrid: HybridState,
     TokenEviction: TokenEvictionState,
+    AttentionMatching: AttentionMatchingState,
     SnapKv: SnapKvState,
     ExpectedAttention: ExpectedAttentionState,
     KeyDiff: KeyDiffState,

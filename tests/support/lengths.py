@@ -16,7 +16,7 @@ def segments(draw: st.DrawFn, tokens: st.SearchStrategy[int] = LONG, most_turns:
 
     def segment(kind: str) -> SegmentSize:
         n = draw(tokens)
-        at = tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=min(n, 6)))))
+        at = tuple(sorted(draw(st.sets(st.integers(0, n - 1), max_size=min(n, 6))))) if n else ()
         return SegmentSize(kind, n, len(at), at, closing=draw(st.integers(1, 3)))  # type: ignore[arg-type]
 
     out = [segment("prefix")]
