@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .replay.model import LoadedModel
+    from .replay.policies.base import Policy
     from .traces.store import Store
 
 
@@ -49,6 +53,8 @@ def run_replay(
     device: str | None = None,
     threads: int | None = None,
     resume: str | None = None,
+    equal_size: str | None = None,
+    equal_by: str | None = None,
     progress: bool = False,
     store: Store | str | Path | None = None,
 ) -> dict[str, Any]:
@@ -73,6 +79,8 @@ def run_replay(
         device=device,
         threads=threads,
         resume=resume,
+        equal_size=equal_size,
+        equal_by=equal_by,
         progress=progress,
     )
     return summary(opened, run)
@@ -131,3 +139,21 @@ def validate() -> dict[str, Any]:
     from .simulator.validate import validate as run
 
     return run()
+
+
+def select(
+    model: str | LoadedModel,
+    token_ids: Sequence[int],
+    policy: str | Policy,
+    segments: Sequence[tuple[str, int]] | None = None,
+    future_ids: Sequence[int] | None = None,
+) -> dict[int, list[NDArray[Any]]]:
+    """What a policy keeps of one prompt: {layer: one ascending index array per KV head}. Needs the model stack (torch).
+
+    `model`: a name, folder or loaded model; `policy`: text or policy, protecting nothing unless it says so.
+    `segments`: (kind, length) in order, the whole prompt being one segment without them; `future_ids`: what follows the
+    prompt, where the proxy is `assistant` or `tool`. UserError on anything that does not fit together.
+    """
+    from .replay.selecting import select as run
+
+    return run(model, token_ids, policy, segments, future_ids)

@@ -91,6 +91,12 @@ def replay(
     limit: Annotated[int | None, typer.Option(min=1, help="At most N trajectories, families in turn.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice (0).")] = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run; its settings are taken over.")] = None,
+    equal_size: Annotated[
+        str | None, typer.Option(help="Hold every policy to the KV rows of this one: solves their keep ratios.")
+    ] = None,
+    equal_by: Annotated[
+        str | None, typer.Option(help="peak (default), mean or final: which rows --equal-size compares.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Torch threads (the physical cores).")] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -102,7 +108,7 @@ def replay(
     opened = Store.open(store)
     run_id = replay_named(
         opened, traces=traces, model=model, policies=policy, mode=mode, measure=measure, limit=limit, seed=seed,
-        dtype=dtype, device=device, threads=threads, resume=resume,
+        dtype=dtype, device=device, threads=threads, resume=resume, equal_size=equal_size, equal_by=equal_by,
     )  # fmt: skip
     _show(opened, run_id, "policy", as_json)
 

@@ -13,12 +13,14 @@ from ..traces.store import Run, Store
 from ..traces.tokens import tokenize, tokenize_probe
 from ..traces.trajectory import Trajectory
 from .engine import replay
+from .equal import hold_equal
 from .forward import Forward
 from .latency import measure_latency
 from .model import LoadedModel, load_model
 from .policies.base import Policy
-from .policies.registry import parse_policies
+from .policies.registry import parse_policies, parse_policy
 from .rows import Identity, Rows, failed_rows, latency_rows, quality_rows
+from .segments import sizes_of
 
 MODE = "teacher"
 MEASURES = ("quality", "latency", "both")
@@ -39,13 +41,16 @@ def run_replay(
     latency_trajectories: Sequence[str] | None = None,
     latency_repeats: int = 3,
     latency_last_turns: int | None = None,
+    equal_size: str | None = None,
+    equal_by: str | None = None,
     config: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> str:
     """Replay and store; returns the run's id. Segments that are in already (`resume`) are skipped.
 
     `latency_trajectories` limits latency cells to those ids (default: all). Ctrl-C leaves the run incomplete
-    with everything finished so far; `resume` goes on. UserError if a resumed run had other settings.
+    with everything finished so far; `resume` goes on. `equal_size` is a policy whose rows all others are held to
+    (`equal.hold_equal`). UserError if a resumed run had other settings.
     """
     if measure not in MEASURES:
         raise UserError(f"--measure {measure}: one of {', '.join(MEASURES)}")
@@ -53,10 +58,15 @@ def run_replay(
         raise UserError("no trajectories to replay: check --traces and --limit")
     chosen = parse_policies(list(policies))
     loaded = load_model(model, device=device, dtype=dtype, threads=threads)
+    if equal_size is not None:
+        sizes = [sizes_of(tokenize(trajectory, loaded.tokenizer)) for trajectory in trajectories]
+        chosen = hold_equal(chosen, parse_policy(equal_size), sizes, equal_by or "peak")
     settings = {
         **(config or {}),
         "model": model,
         "policies": [str(policy) for policy in chosen],
+        "equal_size": equal_size,
+        "equal_by": equal_by,
         "measure": measure,
         "mode": MODE,
         "dtype": loaded.dtype_name,

@@ -9,7 +9,7 @@ from ..console import note
 from ..errors import UserError, unknown
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
-from .policies.registry import DEMO_POLICIES, parse_policies
+from .policies.registry import DEMO_POLICIES, parse_policies, parse_policy
 from .weights import DEFAULT_MODEL
 
 MODES = ("teacher", "stepwise", "closed")
@@ -30,6 +30,8 @@ def replay_named(
     device: str | None = None,
     threads: int | None = None,
     resume: str | None = None,
+    equal_size: str | None = None,
+    equal_by: str | None = None,
     progress: bool = True,
 ) -> str:
     """Replay what is named and return the run's id. What is not given is the resumed run's, else the default.
@@ -42,11 +44,14 @@ def replay_named(
         raise UserError(f"--mode {mode} is not available yet (stepwise and closed-loop replay); use --mode teacher")
     if measure not in (None, *MEASURES):
         raise unknown("measure", str(measure), MEASURES, "--measure")
+    if equal_by is not None and equal_size is None:
+        raise UserError("--equal-by says how --equal-size compares: give both")
     before: dict[str, Any] = dict(store.info(resume).config) if resume else {}
 
     def setting(name: str, given: Any, default: Any) -> Any:
         return given if given is not None else before.get(name, default)
 
+    reference = setting("equal_size", equal_size and str(parse_policy(equal_size)), None)
     chosen = [str(p) for p in parse_policies(list(policies or before.get("policies") or DEMO_POLICIES))]
     spec = setting("traces", traces, "last")
     same = resume and traces is None and limit is None
@@ -68,6 +73,9 @@ def replay_named(
             latency_trajectories=before.get("latency_trajectories") if resume else _timed(trajectories, wanted),
             latency_repeats=before.get("latency_repeats", 3),
             latency_last_turns=before.get("latency_last_turns"),
+            # A resumed run's policies are solved already; solving them again gives the same ones.
+            equal_size=reference,
+            equal_by=setting("equal_by", equal_by, "peak" if reference else None),
             config={"traces": spec, "limit": setting("limit", limit, None)},
             progress=progress,
         )

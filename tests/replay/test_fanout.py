@@ -195,3 +195,16 @@ def test_bad_arguments_are_one_clear_line(tmp_path: Path, model: str) -> None:
     with pytest.raises(UserError, match="no trajectories"):
         run_replay(store=store, trajectories=[], model=model, policies=["full"])
     assert store.runs() == []
+
+
+def test_an_equal_size_run_measures_equal_rows(tmp_path: Path, model: str) -> None:
+    store = Store.open(tmp_path)
+    reference = "te(proxy=assistant,delay=1,keep=0.2)"
+    run = replay(store, model, policies=[reference, "random", "te(proxy=boundary)"], equal_size=reference)
+    assert store.info(run).config["equal_size"] == reference
+    found = store.query("select policy, avg(kv_tokens_peak) as rows from cells group by policy").to_pylist()
+    held = {row["policy"].partition("(")[0] + row["policy"][-6:]: row["rows"] for row in found}
+    assert len(held) == 4
+    target = next(row["rows"] for row in found if row["policy"] == reference)
+    others = [row["rows"] for row in found if row["policy"] not in ("full", reference)]
+    assert others == pytest.approx([target, target], rel=0.02)
