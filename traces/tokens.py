@@ -91,9 +91,9 @@ class ProbeTokens:
 
 def tokenize(trajectory: Trajectory, tokenizer: TextTokenizer) -> TokenTrajectory:
     """Render and encode a trajectory. UserError if the chat template refuses its messages."""
-    shield = _shield(tokenizer)
+    shield = shield_of(tokenizer)
     pieces, losses = render(trajectory, tokenizer, shield)
-    segments = tuple(_segment(piece, tokenizer, shield) for piece in pieces)
+    segments = tuple(segment_of(piece, tokenizer, shield) for piece in pieces)
     known = [loss for loss in losses if loss not in trajectory.losses]
     return TokenTrajectory(
         trajectory.id,
@@ -107,9 +107,9 @@ def tokenize(trajectory: Trajectory, tokenizer: TextTokenizer) -> TokenTrajector
 
 def repeat_prompts(tokenizer: TextTokenizer) -> dict[str, tuple[int, ...]]:
     """The token ids of `REPEATS`, each as the beginning of the model's next message."""
-    shield = _shield(tokenizer)
+    shield = shield_of(tokenizer)
     return {
-        name: tuple(_encode(render_reply(shield.hide(words), tokenizer), tokenizer, shield))
+        name: tuple(encode(render_reply(shield.hide(words), tokenizer), tokenizer, shield))
         for name, words in REPEATS.items()
     }
 
@@ -119,29 +119,38 @@ def recall_prompts(tokenizer: TextTokenizer, *, inside: bool = False) -> dict[st
 
     A request is a user message of its own, or, `inside`, the end of the user message that the context is.
     """
-    shield = _shield(tokenizer)
+    shield = shield_of(tokenizer)
     before, _, after = render_question(_MARK, tokenizer, shield).partition(_MARK)
     opening = "\n\n" if inside else before
     parts = {name: opening + shield.hide(words) for name, words in RECALLS.items()}
-    return {name: tuple(_encode(t, tokenizer, shield)) for name, t in {**parts, "recall_reply": after}.items()}
+    return {name: tuple(encode(t, tokenizer, shield)) for name, t in {**parts, "recall_reply": after}.items()}
 
 
 def tokenize_probe(probe: Probe, tokenizer: TextTokenizer) -> ProbeTokens:
     """A probe as the template would ask it after the last turn. Candidates get a leading space."""
-    shield = _shield(tokenizer)
-    asked = _encode(render_question(probe.question, tokenizer, shield), tokenizer, shield)
+    shield = shield_of(tokenizer)
+    asked = encode(render_question(probe.question, tokenizer, shield), tokenizer, shield)
     stem = (*asked, *tokenizer.encode(probe.answer_prefix, False))
     candidates = tuple(tuple(tokenizer.encode(f" {candidate}", False)) for candidate in probe.candidates)
     return ProbeTokens(stem, candidates, probe.answer)
 
 
-def _shield(tokenizer: TextTokenizer) -> Shield:
+def segment_of_ids(kind: Kind, turn: int, ids: Sequence[int], tokenizer: TextTokenizer) -> TokenSegment:
+    """A segment of which only the ids are known: nothing in it is scored, and no words are told from their frame."""
+    structural = tuple(offset for offset, token in enumerate(ids) if token in tokenizer.control_ids)
+    text = tokenizer.decode(ids)
+    entities = _entities(text, places(text, [tokenizer.token_text(token) for token in ids]), structural)
+    closing = len(ids) - structural[-1] if structural else 1
+    return TokenSegment(kind, turn, tuple(ids), structural, closing=closing, entities=entities)
+
+
+def shield_of(tokenizer: TextTokenizer) -> Shield:
     return Shield(tokenizer.token_text(index) for index in tokenizer.control_ids)
 
 
-def _segment(piece: Piece, tokenizer: TextTokenizer, shield: Shield) -> TokenSegment:
-    head = _encode(piece.head, tokenizer, shield)
-    body = _encode(piece.body, tokenizer, shield)
+def segment_of(piece: Piece, tokenizer: TextTokenizer, shield: Shield) -> TokenSegment:
+    head = encode(piece.head, tokenizer, shield)
+    body = encode(piece.body, tokenizer, shield)
     ids = (*head, *body)
     structural = tuple(offset for offset, token in enumerate(ids) if token in tokenizer.control_ids)
     closing = len(ids) - structural[-1] if structural else 1
@@ -183,5 +192,5 @@ def _entities(text: str, where: Sequence[Span], structural: Sequence[int]) -> tu
     return tuple(i for i in flag_tokens(where, entity_spans(plain)) if i not in set(structural))
 
 
-def _encode(text: str, tokenizer: TextTokenizer, shield: Shield) -> list[int]:
+def encode(text: str, tokenizer: TextTokenizer, shield: Shield) -> list[int]:
     return [token for part, meant in shield.split(text) for token in tokenizer.encode(part, meant)]

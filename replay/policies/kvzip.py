@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .base import KvShape, SegmentSize, TurnFootprint, TurnSizes, Work, split_turns
 from .options import choice, integer, option
 from .peers import Peer
+from .protect import forced_count
 
 OVERLAP = 8  # last tokens of the previous chunk that tell the model where to go on
 
@@ -48,6 +50,11 @@ class KvZip(Peer):
     def ragged(self) -> bool:
         """Whether heads keep different numbers of tokens."""
         return self.scope == "global"
+
+    def kept_of(self, segment: SegmentSize, heads: int) -> int:
+        """Tokens of a segment that stay in `heads` heads of all layers together, protected ones among them."""
+        least = heads * forced_count(segment, self.protect)
+        return max(1, least, math.floor(self.share(segment) * heads * segment.tokens))
 
     def pieces(self, segment: SegmentSize) -> list[int]:
         """Tokens fed for each chunk of a segment; none where nothing would be evicted."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ...kernels.reference import attention_weights, group_rows
+from ...kernels.reference import attention_weights, group_rows, pool_topk
 from ..segments import size_of
 from .base import Policy
 from .kvzip import OVERLAP, KvZip
@@ -79,6 +79,19 @@ class KvZipState(PeerState):
     def scores(self, view: SegmentView) -> Tensor:
         """The largest attention on every key."""
         return self.recalled[view.first][view.layer]
+
+    def everywhere(self) -> Tensor:
+        """(layers, H_kv, tokens) bool: what scope=global keeps of all that was fed, each segment by itself."""
+        heads = self.shape.layers * self.shape.kv_heads
+        parts: list[Tensor] = []
+        for span in self.spans:
+            stay = torch.ones(heads * span.count, dtype=torch.bool, device=self.device)
+            if span.first in self.recalled:
+                scores, forced = self.recalled[span.first].flatten(), self.forced(span).repeat(heads)
+                rows = pool_topk(scores, self.rule.kept_of(size_of(span.segment), heads), forced)
+                stay = torch.zeros_like(stay).scatter(0, rows, True)
+            parts.append(stay.view(self.shape.layers, self.shape.kv_heads, span.count))
+        return torch.cat(parts, dim=2)
 
     def aux_bytes(self) -> int:
         """Bytes of the scores that wait."""

@@ -179,7 +179,7 @@ class SegmentState(PolicyState):
             stay(at, span.start)
             rows = slice(span.start, span.start + span.count)
             view = SegmentView(layer, keys[:, rows], values[:, rows], self.scaling, span.segment, span.first, now)
-            chosen = self.choose(view, keep, self._forced(span))
+            chosen = self.choose(view, keep, self.forced(span))
             tail.index.append(chosen.index + span.start)
             if fitted:
                 assert chosen.values is not None
@@ -190,7 +190,8 @@ class SegmentState(PolicyState):
         stay(at, end)
         return tail
 
-    def _forced(self, span: Span) -> Tensor:
+    def forced(self, span: Span) -> Tensor:
+        """(n,) bool: the protected tokens of a segment."""
         forced = torch.zeros(span.count, dtype=torch.bool, device=self.device)
         forced[list(forced_offsets(size_of(span.segment), self.policy.protect))] = True
         return forced
