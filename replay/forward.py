@@ -17,7 +17,7 @@ from .adapter import CacheAdapter
 from .branch import Lane
 from .cache import KvCache
 from .fixed import LinearCache
-from .model import Layer, LoadedModel, head, install_attention, rope_frequencies, run_layers
+from .model import Layer, LoadedModel, head, install_attention, rope_frequencies, run_layers, use_attention
 from .policies.base import KvShape
 
 Observer = Callable[[int, Tensor, Tensor, float, Tensor | None], None]
@@ -132,6 +132,7 @@ class Forward:
         watching = observers or [()] * len(lanes)
         now = Pass(lanes, self.model.layers, self._slots, watching, visible, steps, depth is None)
         self._pass = now
+        use_attention(self._attention)  # another model's pass may have come between
         cache = CacheAdapter(now.store, LinearCache([lane.fixed for lane in lanes]))
         try:
             hidden = run_layers(self.model.module, tokens, positions, cache)

@@ -17,7 +17,7 @@ from .cache import process_bytes
 from .forward import Forward, Observer
 from .policies.base import CHECK_EVERY_TOKENS, Policy
 from .policies.states import Chunk, Copy, Rewrite, Scene
-from .segments import chunk_ends, entity_tokens, sizes_of
+from .segments import chunk_ends, sizes_of
 
 T = TypeVar("T")
 
@@ -25,7 +25,10 @@ T = TypeVar("T")
 class Lockstep:
     """All branches of one trajectory. A branch that raises is marked failed and leaves; the others go on."""
 
-    def __init__(self, forward: Forward, trajectory: TokenTrajectory, policies: Sequence[Policy], seed: int) -> None:
+    def __init__(
+        self, forward: Forward, trajectory: TokenTrajectory, policies: Sequence[Policy], seed: int, room: int = 0
+    ) -> None:
+        """`room`: logical tokens that the trajectory may still grow to."""
         self.forward, self.trajectory = forward, trajectory
         sizes, shape = sizes_of(trajectory), forward.shape
         device = forward.model.device
@@ -35,11 +38,10 @@ class Lockstep:
         self.branches: list[Branch] = []
         scene = Scene(
             shape,
-            sum(size.tokens for size in sizes),
+            max(room, sum(size.tokens for size in sizes)),
             own_seed,
             device,
             forward.frequencies if any(policy.needs_rotation for policy in policies) else None,
-            entity_tokens(trajectory),
             trajectory.prompts,
         )
         for policy in policies:

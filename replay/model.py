@@ -162,11 +162,16 @@ def install_attention(module: Any, function: Callable[..., tuple[torch.Tensor, N
     (output, None), output (batch, new tokens, heads, head dim). `kw` carries what some models add: `sliding_window`,
     `softcap`, `s_aux` (sinks).
     """
-    AttentionInterface.register(ATTENTION, function)
+    use_attention(function)
     AttentionMaskInterface.register(ATTENTION, _no_mask)
     module.set_attn_implementation(ATTENTION)
     if module.config.get_text_config()._attn_implementation != ATTENTION:
         raise UserError(f"{type(module).__name__} does not let its attention be replaced; replay cannot use it")
+
+
+def use_attention(function: Callable[..., tuple[torch.Tensor, None]]) -> None:
+    """Call `function` from now on: models share the one name under which attention is installed."""
+    AttentionInterface.register(ATTENTION, function)
 
 
 def rope_frequencies(module: Any) -> torch.Tensor | None:

@@ -31,16 +31,6 @@ def sizes_of(trajectory: TokenTrajectory) -> list[SegmentSize]:
     return [replace(size_of(segment), **prompts) for segment in trajectory.segments]
 
 
-def entity_tokens(trajectory: TokenTrajectory) -> list[int]:
-    """Logical tokens flagged as names, numbers, paths and the like, ascending."""
-    found: list[int] = []
-    first = 0
-    for segment in trajectory.segments:
-        found += [first + offset for offset in segment.entities]
-        first += len(segment.ids)
-    return found
-
-
 def turns_of(trajectory: TokenTrajectory) -> list[list[TokenSegment]]:
     """Segments grouped by turn: prefix or user segments, then assistant, then tool."""
     turns: list[list[TokenSegment]] = []

@@ -9,6 +9,8 @@ not come out.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -36,29 +38,77 @@ class Piece:
 
 def render(trajectory: Trajectory, tokenizer: TextTokenizer, shield: Shield) -> tuple[list[Piece], tuple[str, ...]]:
     """The pieces of a trajectory (spellings of control tokens hidden by `shield`) and the losses on the way."""
-    able = abilities(tokenizer)
-    losses: list[str] = []
-    writer = _Writer(tokenizer, _tools(trajectory, able, shield, losses), able.repeats)
-    hidden = _Hidden(shield)
-    prefix = _prefix(trajectory, able, hidden, losses)
-    pieces = [Piece("prefix", 0, writer.start(prefix))]
-    lost = _lost(pieces[0].head, map(hidden.message, trajectory.prefix), able)
+    transcript = Transcript(tokenizer, shield, trajectory.tools)
+    pieces = [transcript.begin(trajectory.prefix)]
     for turn, said in enumerate(trajectory.turns):
         groups: list[tuple[Kind, tuple[Message, ...]]] = [
             *(("user", (message,)) for message in said.user),
             ("assistant", (said.assistant,)),
             *([("tool", said.tools)] if said.tools else []),
         ]
-        for kind, messages in groups:
-            shown = [hidden.message(message) for message in messages]
-            wires = [wire(message, able, losses) for message in shown]
-            head, body = writer.append(wires if able.tool_role else join(wires), generated=kind == "assistant")
-            lost += _lost(head + body, shown, able)
-            if head or body:
-                pieces.append(Piece(kind, turn, head, body, tuple(message.content for message in shown)))
-    counted = Counter(losses) | Counter({name: count for name, count in (lost + writer.losses).items() if count})
-    once = {"template_without_tools", "developer_as_system", "system_as_user", "tool_role_as_user"}
-    return pieces, tuple(name if name in once else f"{name}:{count}" for name, count in sorted(counted.items()))
+        found = [transcript.add(kind, turn, messages) for kind, messages in groups]
+        pieces += [piece for piece in found if piece is not None]
+    return pieces, transcript.losses()
+
+
+class Transcript:
+    """A conversation that grows: `begin` once, then `add` group by group, or `said` for what a model generated."""
+
+    def __init__(self, tokenizer: TextTokenizer, shield: Shield, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._able, self._hidden, self._schemas = abilities(tokenizer), _Hidden(shield), tuple(tools)
+        self._losses: list[str] = []
+        self._lost: Counter[str] = Counter()
+        self._writer = _Writer(tokenizer, _tools(tools, self._able, shield, self._losses), self._able.repeats)
+
+    def begin(self, messages: Sequence[Message]) -> Piece:
+        """The prefix."""
+        shown = [self._hidden.message(message) for message in messages]
+        wires = _prefix(shown, self._schemas, self._able, self._hidden, self._losses)
+        piece = Piece("prefix", 0, self._writer.start(wires))
+        self._lost += _lost(piece.head, shown, self._able)
+        return piece
+
+    def add(self, kind: Kind, turn: int, messages: Sequence[Message]) -> Piece | None:
+        """The messages of one segment; None if the template prints nothing of them."""
+        shown = [self._hidden.message(message) for message in messages]
+        wires = [wire(message, self._able, self._losses) for message in shown]
+        wires = wires if self._able.tool_role else join(wires)
+        head, body = self._writer.append(wires, generated=kind == "assistant")
+        self._lost += _lost(head + body, shown, self._able)
+        if not (head or body):
+            return None
+        return Piece(kind, turn, head, body, tuple(message.content for message in shown))
+
+    def opening(self) -> str:
+        """What the template puts before the model's next words."""
+        return self._writer.generation_prompt()
+
+    def closing(self) -> str:
+        """What it puts after them."""
+        return self._writer.closing()
+
+    def said(self, content: str) -> None:
+        """The model has generated `content` between `opening` and `closing`, and that is what the session holds.
+
+        A template that prints it otherwise later on is a loss; the text is not changed for it.
+        """
+        shown = self._hidden.message(Message("assistant", content))
+        held = self.opening() + shown.content + self.closing()
+        head, body = self._writer.append([wire(shown, self._able, self._losses)], generated=True)
+        self._lost["reply_printed_otherwise"] += head + body != held
+
+    def losses(self) -> tuple[str, ...]:
+        """So far, by name: `code` or `code:COUNT`."""
+        lost = {name: count for name, count in (self._lost + self._writer.losses).items() if count}
+        counted = Counter(self._losses) | Counter(lost)
+        once = {"template_without_tools", "developer_as_system", "system_as_user", "tool_role_as_user"}
+        return tuple(name if name in once else f"{name}:{count}" for name, count in sorted(counted.items()))
+
+    def fork(self) -> Transcript:
+        """The same conversation, to go on in another way."""
+        twin = copy(self)
+        twin._losses, twin._lost, twin._writer = list(self._losses), Counter(self._lost), self._writer.fork()
+        return twin
 
 
 def render_reply(beginning: str, tokenizer: TextTokenizer) -> str:
@@ -98,6 +148,15 @@ class _Writer:
         """What the template puts before the model's own words."""
         return self._follow([], True, self._render(self._said, True))
 
+    def closing(self) -> str:
+        """What the template puts after the model's own words, when they are the last message."""
+        return self._render([*self._said, {"role": "assistant", "content": _MARK}]).rpartition(_MARK)[2]
+
+    def fork(self) -> _Writer:
+        twin = copy(self)
+        twin._said, twin.losses = list(self._said), Counter(self.losses)
+        return twin
+
     def append(self, messages: list[Wire], generated: bool) -> tuple[str, str]:
         """What the messages add: the template's part, and what the model generates of it."""
         if not self._repeats and self._said[-1]["role"] == messages[0]["role"] == "user":
@@ -118,7 +177,7 @@ class _Writer:
         """A user message after another, for a template that wants roles to alternate: as if one had answered."""
         self.losses["roles_forced"] += 1
         answered = [*self._said, {"role": "assistant", "content": _MARK}]
-        _, _, tail = self._render(answered).rpartition(_MARK)
+        tail = self.closing()
         _, _, rest = self._render([*answered, *messages]).rpartition(_MARK)
         self._said = join([*self._said, *messages])
         self._text = self._render(self._said)
@@ -154,21 +213,26 @@ class _Hidden:
         return replace(message, content=self._hide(message.content), tool_calls=calls, reasoning=reasoning)
 
 
-def _tools(trajectory: Trajectory, able: Abilities, shield: Shield, losses: list[str]) -> list[Wire] | None:
-    if not trajectory.tools:
+def _tools(tools: Sequence[Mapping[str, Any]], able: Abilities, shield: Shield, losses: list[str]) -> list[Wire] | None:
+    if not tools:
         return None
     if able.schemas:
-        return [dict(shield.hide_json(tool)) for tool in trajectory.tools]
+        return [dict(shield.hide_json(tool)) for tool in tools]
     losses.append("template_without_tools")
     return None
 
 
-def _prefix(trajectory: Trajectory, able: Abilities, hidden: _Hidden, losses: list[str]) -> list[Wire]:
-    messages = [hidden.message(message) for message in trajectory.prefix]
-    if trajectory.tools and not able.schemas:
-        schemas = hidden.message(Message("system", schema_text(trajectory.tools)))
+def _prefix(
+    messages: list[Message],
+    tools: Sequence[Mapping[str, Any]],
+    able: Abilities,
+    hidden: _Hidden,
+    losses: list[str],
+) -> list[Wire]:
+    if tools and not able.schemas:
+        schemas = hidden.message(Message("system", schema_text(tools)))
         first_other = next((i for i, m in enumerate(messages) if m.role not in ("system", "developer")), len(messages))
-        messages.insert(first_other, schemas)
+        messages = [*messages[:first_other], schemas, *messages[first_other:]]
     return join([wire(message, able, losses) for message in messages])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .entities import Span, entity_spans, flag_tokens, places
 from .render import Kind, Piece, render, render_question, render_reply
@@ -144,11 +144,27 @@ def segment_of_ids(kind: Kind, turn: int, ids: Sequence[int], tokenizer: TextTok
     return TokenSegment(kind, turn, tuple(ids), structural, closing=closing, entities=entities)
 
 
+def reply_segment(
+    turn: int, head: Sequence[int], said: Sequence[int], closing: Sequence[int], tokenizer: TextTokenizer
+) -> TokenSegment:
+    """An assistant segment from the ids a model generated: after the template's `head`, before its `closing`."""
+    segment = segment_of_ids("assistant", turn, [*head, *said, *closing], tokenizer)
+    return replace(segment, scored=_scored(segment.ids, segment.structural, len(head)))
+
+
 def shield_of(tokenizer: TextTokenizer) -> Shield:
+    """What hides the spellings of the tokenizer's control tokens."""
     return Shield(tokenizer.token_text(index) for index in tokenizer.control_ids)
 
 
+def _scored(ids: Sequence[int], structural: Sequence[int], head: int) -> tuple[int, int]:
+    """The newline after the closing token is the template's; without a closing token all after the head counts."""
+    closed = structural[-1] + 1 if structural and structural[-1] >= head else len(ids)
+    return head, closed
+
+
 def segment_of(piece: Piece, tokenizer: TextTokenizer, shield: Shield) -> TokenSegment:
+    """A rendered piece as token ids."""
     head = encode(piece.head, tokenizer, shield)
     body = encode(piece.body, tokenizer, shield)
     ids = (*head, *body)
@@ -156,9 +172,7 @@ def segment_of(piece: Piece, tokenizer: TextTokenizer, shield: Shield) -> TokenS
     closing = len(ids) - structural[-1] if structural else 1
     scored = (0, 0)
     if piece.kind == "assistant":
-        # The newline after the closing token is the template's; without a closing token all of the body counts.
-        closed = structural[-1] + 1 if structural and structural[-1] >= len(head) else len(ids)
-        scored = (len(head), closed)
+        scored = _scored(ids, structural, len(head))
     text = shield.show(piece.head + piece.body)
     spelled = {token: tokenizer.token_text(token) for token in set(ids)}
     where = places(text, [spelled[token] for token in ids])
@@ -193,4 +207,5 @@ def _entities(text: str, where: Sequence[Span], structural: Sequence[int]) -> tu
 
 
 def encode(text: str, tokenizer: TextTokenizer, shield: Shield) -> list[int]:
+    """Ids of a text whose hidden spellings stay text."""
     return [token for part, meant in shield.split(text) for token in tokenizer.encode(part, meant)]

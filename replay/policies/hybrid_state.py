@@ -41,16 +41,17 @@ class HybridState(WatchingState):
         self.rule = cast(Hybrid, policy)
         self.final = self.prefix_end = 0
         self.is_entity = torch.zeros(scene.tokens, dtype=torch.bool, device=self.device)
-        if "rules" in self.rule.entities:
-            self.is_entity[list(scene.entities)] = True
 
     def fresh(self, room: Tensor, positions: Tensor) -> None:
         """A token is its own first use."""
         room[USE] = positions
 
     def begin(self, chunk: Chunk) -> bool:
-        """Flag by role, and note where P ends."""
-        end = chunk.first + chunk.end - chunk.begin
+        """Flag by rules and by role, and note where P ends."""
+        start, end = chunk.first - chunk.begin, chunk.first + chunk.end - chunk.begin
+        if "rules" in self.rule.entities:
+            # From the segment's start on: in a segment that grows, a name may be one only by what follows it.
+            self.is_entity[[start + offset for offset in chunk.segment.entities if offset < chunk.end]] = True
         if "role" in self.rule.entities and chunk.segment.kind in ("user", "assistant"):
             self.is_entity[chunk.first : end] = True
         if chunk.segment.kind == "prefix":

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a state is told at the start of a trajectory of `tokens` logical tokens.
+    """What a state is told at the start of a trajectory of at most `tokens` logical tokens.
 
     `frequencies` (F,) are the inverse RoPE frequencies of the compactable layers, whose rotation takes the first 2F
-    dimensions of a key in halves; None where the model's rotation is another. `entities` are the logical tokens
-    flagged as names, numbers and the like; `prompts` the token ids of the texts that ask the model to repeat.
+    dimensions of a key in halves; None where the model's rotation is another. `prompts` are the token ids of the texts
+    that ask the model to repeat.
     """
 
     shape: KvShape
@@ -34,7 +34,6 @@ class Scene:
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     frequencies: Tensor | None = None
-    entities: Sequence[int] = ()
     prompts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
