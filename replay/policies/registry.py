@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import UserError, unknown
 from .am import AttentionMatching
+from .adaptive import Adaptive
 from .attention import Attention
 from .base import Policy
 from .drop import DropToolOutputs
@@ -39,6 +40,7 @@ POLICIES: dict[str, type[Policy]] = {
         KNorm,
         KvZip,
         RKv,
+        Adaptive,
     )
 }
 

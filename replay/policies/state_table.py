@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .am import AttentionMatching
+from .adaptive import Adaptive
+from .adaptive_state import AdaptiveState
 from .am_state import AttentionMatchingState
 from .attention import Attention
 from .attention_state import AttentionState
@@ -32,6 +34,7 @@ STATES: dict[type[Policy], type[PolicyState]] = {
     Random: RandomState,
     DropToolOutputs: DropToolOutputsState,
     Attention: AttentionState,
+    Adaptive: AdaptiveState,
     Merge: MergeState,
     Hybrid: HybridState,
     TokenEviction: TokenEvictionState,
