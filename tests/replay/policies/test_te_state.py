@@ -10,8 +10,6 @@ from tiny import tiny_model, trajectory
 
 from kvmill.replay.forward import Forward
 from kvmill.replay.lockstep import Lockstep
-from kvmill.replay.policies.base import QUERY_ROWS_CAP, KvShape
-from kvmill.replay.policies.captures import Captures, Rows
 from kvmill.replay.policies.full import Full
 from kvmill.replay.policies.registry import parse_policy
 from kvmill.replay.policies.te import TokenEviction
@@ -139,13 +137,3 @@ def test_frozen_segments_are_never_touched_again() -> None:
             assert seen.setdefault(old, now) == now
     assert branch.error is None
     assert len(seen) >= 3
-
-
-def test_query_rows_are_capped_by_a_seeded_subsample() -> None:
-    shape = KvShape(3, 2, 6, 8, 4)
-    rows = torch.arange(QUERY_ROWS_CAP + 500).float()[None, :, None]
-    picks = [Captures(shape, seed).capped(Rows(rows)).queries[0, :, 0] for seed in (0, 0, 1)]
-    assert picks[0].shape[0] == QUERY_ROWS_CAP == len(picks[0].unique())
-    assert torch.equal(picks[0], picks[1])
-    assert not torch.equal(picks[0], picks[2])
-    assert torch.equal(picks[0], picks[0].sort().values)
