@@ -1,7 +1,8 @@
+from random import Random
+
 import torch
-from by_hand import DTYPES, log_sum_exp, logits, problems, rows_of, softmax, tensor, weighted
+from by_hand import DTYPES, draws, log_sum_exp, logits, problem, rows_of, softmax, tensor, weighted
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kvmill.kernels import attention, reference
 
@@ -18,15 +19,14 @@ def truth(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **mor
     return tensor(out).reshape(queries.shape)
 
 
-@settings(max_examples=40)
-@given(problems(), st.booleans(), st.integers(0, 999))
-def test_chunk_attention_is_causal_softmax_with_a_bias_per_key(problem: tuple, with_bias: bool, seed: int) -> None:
-    queries, keys, values = problem
+@settings(max_examples=80)
+@given(draws())
+def test_chunk_attention_is_causal_softmax_with_a_bias_per_key(pick: Random) -> None:
+    queries, keys, values = problem(pick)
     (kv_heads, count, dim), (heads, length, _) = keys.shape, queries.shape
     length = min(length, count)
     queries = queries[:, :length]
-    torch.manual_seed(seed)
-    bias = torch.randn(kv_heads, count).to(keys.dtype).float() if with_bias else None
+    bias = torch.randn(kv_heads, count).to(keys.dtype).float() if pick.random() < 0.5 else None
     mask = attention.causal_mask(length, count, heads // kv_heads, queries)
     seen = [[count - length + 1 + i % length for i in range(length * heads // kv_heads)]] * kv_heads
     want = truth(queries, keys, values, bias=bias, seen=seen)
@@ -36,16 +36,15 @@ def test_chunk_attention_is_causal_softmax_with_a_bias_per_key(problem: tuple, w
         torch.testing.assert_close(got.double(), want, atol=HALF[keys.dtype], rtol=HALF[keys.dtype])
 
 
-@settings(max_examples=40)
-@given(problems(), st.booleans(), st.booleans(), st.data())
-def test_decode_attention_returns_output_log_sum_exp_and_who_was_read(
-    problem: tuple, with_bias: bool, ragged: bool, data: st.DataObject
-) -> None:
-    queries, keys, values = problem
+@settings(max_examples=80)
+@given(draws())
+def test_decode_attention_returns_output_log_sum_exp_and_who_was_read(pick: Random) -> None:
+    queries, keys, values = problem(pick)
     (kv_heads, count, dim), (heads, length, _) = keys.shape, queries.shape
     rows = length * heads // kv_heads
-    bias = torch.randn(kv_heads, count) if with_bias else None
-    used = [data.draw(st.integers(0, count)) if ragged else count for _ in range(kv_heads)]
+    bias = torch.randn(kv_heads, count) if pick.random() < 0.5 else None
+    ragged = pick.random() < 0.7
+    used = [pick.randint(0, count) if ragged else count for _ in range(kv_heads)]
     found = logits(rows_of(queries, kv_heads), keys, dim**-0.5, bias, [[u] * rows for u in used])
     want_total = tensor([[log_sum_exp(row) for row in head] for head in found]).reshape(heads, length)
     weights = tensor([[softmax(row) for row in head] for head in found])
@@ -65,14 +64,14 @@ def test_decode_attention_returns_output_log_sum_exp_and_who_was_read(
     assert reference.decode_attention(queries, keys, values, 1.0)[2] is None
 
 
-@settings(max_examples=40)
-@given(problems(), st.data())
-def test_blocks_merge_to_the_whole(problem: tuple, data: st.DataObject) -> None:
+@settings(max_examples=80)
+@given(draws())
+def test_blocks_merge_to_the_whole(pick: Random) -> None:
     """Any cut into blocks, empty ones included, biased or not: what attention matching rests on (2.1)."""
-    queries, keys, values = problem
+    queries, keys, values = problem(pick)
     kv_heads, count, dim = keys.shape
     bias = torch.randn(kv_heads, count)
-    cuts = sorted(data.draw(st.lists(st.integers(0, count), max_size=3)))
+    cuts = sorted(pick.randint(0, count) for _ in range(pick.randint(0, 3)))
     spans = list(zip([0, *cuts], [*cuts, count], strict=True))
     parts = [
         reference.decode_attention(queries, keys[:, a:b], values[:, a:b], dim**-0.5, bias=bias[:, a:b])[:2]

@@ -1,10 +1,10 @@
 import math
+from random import Random
 
 import pytest
 import torch
-from by_hand import log_sum_exp, logits, softmax, tensor, weighted
+from by_hand import draws, log_sum_exp, logits, softmax, tensor, weighted
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from kvmill.kernels import reference
@@ -16,15 +16,10 @@ def mean_by_hand(vectors: list[list[float]], weights: list[float], counts: list[
 
 
 @settings(max_examples=60)
-@given(
-    st.sampled_from([1, 7, 63, 129]),
-    st.sampled_from([64, 80, 128]),
-    st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
-    st.integers(0, 999),
-)
-def test_groups_become_weighted_means_and_counts_add_up(count: int, dim: int, dtype: torch.dtype, seed: int) -> None:
-    torch.manual_seed(seed)
-    clusters = 1 + seed % count
+@given(draws())
+def test_groups_become_weighted_means_and_counts_add_up(pick: Random) -> None:
+    count, dim = pick.choice([1, 7, 63, 129]), pick.choice([64, 80, 128])
+    clusters, dtype = pick.randint(1, count), pick.choice([torch.float64, torch.float32, torch.float16, torch.bfloat16])
     keys, values = torch.randn(2, count, dim).to(dtype), torch.randn(2, count, dim).to(dtype)
     labels = torch.randint(clusters, (2, count))
     key_weights, counts = torch.rand(2, count), torch.randint(1, 5, (2, count))
@@ -120,11 +115,10 @@ def sculley(points: list, weights: list, start: list[int], batches: list[list[in
 
 
 @settings(max_examples=60)
-@given(st.sampled_from([1, 2, 7, 40, 63]), st.integers(0, 999), st.data())
-def test_labels_are_those_of_mini_batch_k_means(count: int, seed: int, data: st.DataObject) -> None:
-    clusters = data.draw(st.integers(1, count))
-    steps, batch = data.draw(st.tuples(st.integers(0, 4), st.integers(1, 9)))
-    torch.manual_seed(seed)
+@given(draws())
+def test_labels_are_those_of_mini_batch_k_means(pick: Random) -> None:
+    count = pick.choice([1, 2, 7, 40, 63])
+    clusters, steps, batch = pick.randint(1, count), pick.randint(0, 4), pick.randint(1, 9)
     keys = torch.randn(2, count, 8, dtype=torch.float64)
     weights = torch.rand(2, count, dtype=torch.float64) * (torch.rand(2, count) < 0.8)
     start = torch.stack([torch.randperm(count)[:clusters] for _ in range(2)])
