@@ -100,6 +100,7 @@ def _words(text: str) -> list[Span]:
     for match in _WORD.finditer(text):
         begin, end = match.span()
         starts = before == 0 or bool(_SENTENCE_END.search(text, before, begin))
+        follows = begin - before == 1 and text[before] == " "
         word, before = match.group(), end
         if not _is_name(word):
             first_of_sentence = None
@@ -109,7 +110,7 @@ def _words(text: str) -> list[Span]:
             first_of_sentence = (begin, end)
         else:
             # "Ada Lovelace": the second capital says that the first was not only the sentence's.
-            out += [first_of_sentence] if first_of_sentence else []
+            out += [first_of_sentence] if first_of_sentence and follows else []
             out.append((begin, end))
             first_of_sentence = None
     return out

@@ -4,7 +4,8 @@ Every 50 tokens, per layer and KV head, the compactable rows that are not forced
 as rows may stay, by mini-batch k-means on their keys. A cluster becomes one row:
 
     value = Σ a_j·v_j / Σ a_j          (a = activity: attention received so far, averaged over the KV head's queries)
-    key   = the centroid Σ c_j·k_j / Σ c_j over the c_j tokens in row j, or the medoid: the member nearest to it
+    key   = the centroid Σ c_j·k_j / Σ c_j over the c_j tokens in row j, or the medoid: the member nearest to it,
+            the most active one of those equally near (of two tokens, always the more active)
 
 `space=pre` takes the rotation off the keys first and turns the centroid to the activity-weighted mean position; `post`
 clusters keys as they are cached. A medoid keeps its own key and position. Counts and activities of merged rows are

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ..cache import KvCache
 
 ACTIVITY, COUNT, POSITION = range(3)  # rows of `held`
+# Differences of squared distances that are none, relative to the distance and to the key: two members of equal count
+# are equally far from their mean, and tokens that are spelled alike have the same key before its rotation.
+EQUALLY_NEAR, ROUNDING = 1e-3, 1e-9
 
 
 class MergeState(WatchingState):
@@ -98,7 +101,10 @@ class MergeState(WatchingState):
         place = positions.unsqueeze(-1)
         centre, _, _ = merge_kv(place, place, labels, clusters, key_weights=activity, counts=counts)
         if self.rule.representative == "medoid":
-            nearest = torch.where(member, spread.unsqueeze(1), float("inf")).argmin(-1)
+            apart = torch.where(member, spread.unsqueeze(1), float("inf"))
+            least = apart.amin(-1, keepdim=True)
+            near = apart <= least * (1 + EQUALLY_NEAR) + ROUNDING * means.square().sum(-1, keepdim=True)
+            nearest = torch.where(near, shares, -1.0).argmax(-1)
             key, position = _rows(keys, nearest), positions.gather(1, nearest)
         else:
             # A row alone keeps its key to the bit: turning it back and forth would round it every time.

@@ -37,6 +37,7 @@ def found(text: str) -> list[str]:
         ("the API of Zürich", ["API", "Zürich"]),
         ("yesterday Ada Lovelace met Anglo-Saxon poets", ["Ada", "Lovelace", "Anglo-Saxon"]),
         ("Ada Lovelace met nobody", ["Ada", "Lovelace"]),
+        ("Result: Dublin is far", ["Dublin"]),
         ("Nobody came. Everyone left! Why?\nBecause", []),
         ("she left. Then The end, and I knew", []),
         ("and/or, e.g. this, i.e. that", []),
