@@ -24,7 +24,7 @@ from .reference_attention import (
     merge_partials,
     wide,
 )
-from .reference_fit import fit_mass, fit_values, output_error, ridge_fit
+from .reference_fit import fit_mass, fit_values, heldout_fit, output_error, ridge_fit
 from .reference_merge import k_means, merge_kv, rotate_keys
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "fit_mass",
     "fit_values",
     "group_rows",
+    "heldout_fit",
     "k_means",
     "merge_kv",
     "merge_partials",

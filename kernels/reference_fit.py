@@ -9,6 +9,7 @@ m) marks stand as they are, with β = 0 and their own values: only the others ar
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -38,9 +39,35 @@ def ridge_fit(
     They belong together: β without fitted values lowers the mass error and raises the output error (compaction.md 7.3).
     Few rows make a poor fit (7.2): compare `output_error` on held-out rows with that of plain eviction.
     """
-    logits = attention_logits(queries, keys, scaling)
-    bias = _mass(logits, index, ridge, beta_limit, row_weights, fixed)
-    return bias, _values(logits, values, index, bias, ridge, row_weights, fixed)
+    rows = _Rows.of(queries, keys, values, index, scaling, row_weights)
+    return _both(rows, values, index, ridge, beta_limit, fixed)
+
+
+def heldout_fit(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    index: Tensor,
+    scaling: float,
+    held: Tensor,
+    *,
+    ridge: float = 1e-3,
+    beta_limit: float = 3.0,
+    row_weights: Tensor | None = None,
+    fixed: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`ridge_fit` on all rows, and whether it can be trusted: β, V_C and worse (H_kv,) bool.
+
+    A head's fit is worse where, fitted on the rows that `held` (R,) bool does not mark, its `output_error` on those
+    that it marks exceeds that of plain eviction. Logits and targets are computed once for all of it.
+    """
+    rows = _Rows.of(queries, keys, values, index, scaling, row_weights)
+    asked = rows.at(held)
+    trial = _both(rows.at(~held), values, index, ridge, beta_limit, fixed)
+    plain = torch.zeros_like(trial[0]), _kept(values, index)
+    errors = [_weigh(asked.output(*new) - asked.target, asked.weights).flatten(1).norm(dim=1) for new in (trial, plain)]
+    # Also worse where an error is not a number.
+    return (*_both(rows, values, index, ridge, beta_limit, fixed), ~(errors[0] <= errors[1]))
 
 
 def fit_mass(
@@ -63,7 +90,8 @@ def fit_mass(
     `row_weights` (R,) or (H_kv, R) multiplies the rows of M and y: with the share of each row that goes to the segment,
     the fit minimises the error of the model's own output (7.5). Without rows β = 0.
     """
-    return _mass(attention_logits(queries, keys, scaling), index, ridge, beta_limit, row_weights, fixed)
+    rows = _Rows.of(queries, keys, keys[..., :0], index, scaling, row_weights)
+    return _mass(rows, ridge, beta_limit, fixed)
 
 
 def fit_values(
@@ -86,9 +114,9 @@ def fit_values(
 
     `row_weights` as in `fit_mass`. Without rows, or with nothing dropped under β = 0, V_C = V_S exactly.
     """
-    if bias is None:
-        bias = torch.zeros(index.shape, dtype=wide(keys).dtype, device=keys.device)
-    return _values(attention_logits(queries, keys, scaling), values, index, bias, ridge, row_weights, fixed)
+    rows = _Rows.of(queries, keys, values, index, scaling, row_weights)
+    bias = torch.zeros(index.shape, dtype=wide(keys).dtype, device=keys.device) if bias is None else bias
+    return _values(rows, values, index, bias, ridge, fixed)
 
 
 def output_error(
@@ -122,48 +150,76 @@ def output_error(
     return torch.where(missed == 0, 0.0, missed / whole)
 
 
-def _mass(
-    logits: Tensor,
-    index: Tensor,
-    ridge: float,
-    beta_limit: float,
-    row_weights: Tensor | None,
-    fixed: Tensor | None,
-) -> Tensor:
+@dataclass(frozen=True)
+class _Rows:
+    """What the fits need of R query rows, over m kept keys: their logits l_S, M = exp(l_S − maximum over all n keys),
+    the mass y − M·1 of the dropped keys, the target Y, all (H_kv, R, …), and the row weights (H_kv, R).
+    """
+
+    logits: Tensor
+    mass: Tensor
+    dropped: Tensor
+    target: Tensor
+    weights: Tensor | None
+
+    @classmethod
+    def of(
+        cls, queries: Tensor, keys: Tensor, values: Tensor, index: Tensor, scaling: float, weights: Tensor | None
+    ) -> _Rows:
+        logits = attention_logits(queries, keys, scaling)
+        top = logits.amax(-1, keepdim=True) if keys.shape[1] else logits.new_zeros(*logits.shape[:2], 1)
+        kept = logits.gather(2, index.unsqueeze(1).expand(-1, logits.shape[1], -1))
+        exps = (logits - top).exp()
+        # y − M·1 is summed as the mass of the dropped keys: exactly 0 where none is dropped.
+        gone = logits.new_ones(keys.shape[:2]).scatter(1, index, 0.0)
+        target = exps @ wide(values) / exps.sum(-1, keepdim=True)
+        dropped = exps.mul_(gone[:, None, :]).sum(-1, keepdim=True)
+        if weights is not None:
+            weights = weights.to(logits).expand(logits.shape[:2])
+        return cls(kept, (kept - top).exp(), dropped, target, weights)
+
+    def at(self, some: Tensor) -> _Rows:
+        """Those rows that `some` (R,) bool marks."""
+        logits, mass, dropped, target = (x[:, some] for x in (self.logits, self.mass, self.dropped, self.target))
+        return _Rows(logits, mass, dropped, target, None if self.weights is None else self.weights[:, some])
+
+    def read(self, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """exp(l_S + β − row maximum) and its sum over the kept keys: X is their quotient."""
+        biased = self.logits + bias.to(self.logits)[:, None, :]
+        exps = (biased - biased.amax(-1, keepdim=True)).exp()
+        return exps, exps.sum(-1, keepdim=True)
+
+    def output(self, bias: Tensor, values: Tensor) -> Tensor:
+        """X·V, in the order of operations of the target: with nothing dropped and β = 0 the two are the same bits."""
+        exps, total = self.read(bias)
+        return exps @ wide(values).to(exps) / total
+
+
+def _both(
+    rows: _Rows, values: Tensor, index: Tensor, ridge: float, beta_limit: float, fixed: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    bias = _mass(rows, ridge, beta_limit, fixed)
+    return bias, _values(rows, values, index, bias, ridge, fixed)
+
+
+def _mass(rows: _Rows, ridge: float, beta_limit: float, fixed: Tensor | None) -> Tensor:
     _positive(ridge)
-    heads, rows, count = logits.shape
-    if rows == 0 or index.shape[1] == 0:
-        return logits.new_zeros(index.shape)
-    weights = (logits - logits.amax(-1, keepdim=True)).exp()
-    chosen = weights.gather(2, _spread(index, logits))
-    # y − M·1 is the mass of the dropped keys: summed as such, it is exactly 0 where none is dropped.
-    dropped = weights.masked_fill(_is_kept(index, heads, count)[:, None, :], 0.0).sum(-1, keepdim=True)
-    change = _pulled_back(_weigh(_fitted(chosen, fixed), row_weights), _weigh(dropped, row_weights), ridge)
+    if 0 in rows.mass.shape:
+        return rows.mass.new_zeros(rows.mass.shape[0], rows.mass.shape[2])
+    matrix = _weigh(_fitted(rows.mass, fixed), rows.weights)
+    change = _pulled_back(matrix, _weigh(rows.dropped, rows.weights), ridge)
     return (1 + change.squeeze(2)).clamp(math.exp(-beta_limit), math.exp(beta_limit)).log()
 
 
-def _values(
-    logits: Tensor,
-    values: Tensor,
-    index: Tensor,
-    bias: Tensor,
-    ridge: float,
-    row_weights: Tensor | None,
-    fixed: Tensor | None,
-) -> Tensor:
+def _values(rows: _Rows, values: Tensor, index: Tensor, bias: Tensor, ridge: float, fixed: Tensor | None) -> Tensor:
     _positive(ridge)
-    heads, rows, count = logits.shape
     old = _kept(values, index)
-    if rows == 0 or index.shape[1] == 0:
+    if 0 in rows.mass.shape:
         return old
-    # β on the kept keys and −∞ on the others: both softmaxes then run over the same n numbers in the same order, and
-    # their difference is exactly 0 where nothing is dropped.
-    extra = logits.new_full((heads, count), float("-inf")).scatter(1, index, bias.to(logits.dtype))
-    biased = (logits + extra[:, None, :]).softmax(-1)
-    residual = (logits.softmax(-1) - biased) @ wide(values).to(logits.dtype)
-    matrix = _fitted(biased.gather(2, _spread(index, logits)), fixed)
-    change = _pulled_back(_weigh(matrix, row_weights), _weigh(residual, row_weights), ridge)
-    return (wide(old) + change).to(values.dtype)
+    exps, total = rows.read(bias)
+    residual = rows.target - exps @ wide(old).to(exps) / total
+    matrix = _weigh(_fitted(exps / total, fixed), rows.weights)
+    return (wide(old) + _pulled_back(matrix, _weigh(residual, rows.weights), ridge)).to(values.dtype)
 
 
 def _pulled_back(matrix: Tensor, residual: Tensor, ridge: float) -> Tensor:
@@ -200,10 +256,6 @@ def _fitted(matrix: Tensor, fixed: Tensor | None) -> Tensor:
 
 def _weigh(rows: Tensor, row_weights: Tensor | None) -> Tensor:
     return rows if row_weights is None else rows * row_weights.to(rows).unsqueeze(-1)
-
-
-def _is_kept(index: Tensor, heads: int, count: int) -> Tensor:
-    return torch.zeros(heads, count, dtype=torch.bool, device=index.device).scatter(1, index, True)
 
 
 def _spread(index: Tensor, logits: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ...kernels.reference import attention_weights, compact_kv, output_error, ridge_fit
+from ...kernels.reference import attention_weights, compact_kv, heldout_fit, ridge_fit
 from .am import AttentionMatching, held_out, most_rows
 from .base import Policy
 from .captures import Rows, draw
@@ -55,35 +55,21 @@ class AttentionMatchingState(ProxyState):
         return weights.sum(-1)
 
     def _fitted(self, plain: Chosen, rows: Rows, view: SegmentView, fixed: Tensor) -> Chosen:
-        ridge, limit = float(self.rule.ridge), float(self.rule.beta_limit)
-        queries, shares = rows.queries, self.shares(rows, view)
-
-        def fit(some: Tensor | slice) -> tuple[Tensor, Tensor]:
-            weights = None if shares is None else shares[:, some]
-            return ridge_fit(
-                queries[:, some],
-                view.keys,
-                view.values,
-                plain.index,
-                view.scaling,
-                ridge=ridge,
-                beta_limit=limit,
-                row_weights=weights,
-                fixed=fixed,
-            )
-
-        worse = torch.zeros(len(plain.index), dtype=torch.bool, device=self.device)
-        if self.rule.fallback == "heldout":
-            order = draw(queries.shape[1], self.captures.seed).to(self.device)
-            held, rest = order.tensor_split([held_out(len(order))])
-            errors = [
-                output_error(
-                    queries, view.keys, view.values, plain.index, view.scaling, *new, rows=held, row_weights=shares
-                )
-                for new in ((), fit(rest))
-            ]
-            worse = ~(errors[1] <= errors[0])  # also where an error is not a number
-        bias, values = fit(slice(None))
+        problem = (rows.queries, view.keys, view.values, plain.index, view.scaling)
+        options = {
+            "ridge": float(self.rule.ridge),
+            "beta_limit": float(self.rule.beta_limit),
+            "row_weights": self.shares(rows, view),
+            "fixed": fixed,
+        }
+        if self.rule.fallback == "none":
+            self.fits += len(fixed)
+            bias, values = ridge_fit(*problem, **options)
+            return Chosen(plain.index, values, bias)
+        count = rows.queries.shape[1]
+        held = torch.zeros(count, dtype=torch.bool, device=self.device)
+        held[draw(count, self.captures.seed)[: held_out(count)]] = True
+        bias, values, worse = heldout_fit(*problem, held, **options)
         assert plain.values is not None
         assert plain.bias is not None
         fallen = int(worse.sum())

@@ -240,3 +240,25 @@ def test_fixed_rows_stay_and_the_others_are_fitted_to_what_is_left(rows: int) ->
     everything = reference.ridge_fit(queries, keys, values, index, 0.3, fixed=torch.ones_like(fixed))
     assert not everything[0].any()
     assert torch.equal(everything[1], values[:, kept])
+
+
+@settings(max_examples=60)
+@given(draws())
+def test_the_trial_fit_is_the_fit_of_the_other_rows_and_judged_by_the_output_error(pick: Random) -> None:
+    queries, keys, values = (x.double() for x in problem(pick))
+    rows, index = reference.group_rows(queries, keys.shape[0]), some_index(keys, pick)
+    held = torch.rand(rows.shape[1]) < 0.3
+    weights = torch.rand(rows.shape[:2], dtype=torch.float64) if pick.random() < 0.5 else None
+    how = {"ridge": pick.choice(RIDGES), "beta_limit": 2.0, "fixed": torch.rand(index.shape) < 0.2}
+    bias, new, worse = reference.heldout_fit(rows, keys, values, index, 0.2, held, row_weights=weights, **how)
+    both = reference.ridge_fit(rows, keys, values, index, 0.2, row_weights=weights, **how)
+    assert torch.equal(bias, both[0])
+    assert torch.equal(new, both[1])
+    rest = None if weights is None else weights[:, ~held]
+    trial = reference.ridge_fit(rows[:, ~held], keys, values, index, 0.2, row_weights=rest, **how)
+    fitted, plain = (
+        reference.output_error(rows, keys, values, index, 0.2, *fit, rows=held, row_weights=weights).tolist()
+        for fit in (trial, ())
+    )
+    for found, a, b in zip(worse.tolist(), fitted, plain, strict=True):
+        assert found == (a > b) or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
