@@ -209,6 +209,11 @@ class Policy(ABC):
     def __str__(self) -> str:
         return spell(self)
 
+    @property
+    def ragged(self) -> bool:
+        """Whether heads keep unequal numbers of rows, which a cache of one length cannot hold."""
+        return False
+
     def checks(self, tokens: int) -> list[int]:
         """Offsets inside a segment of `tokens` at which the policy may evict (its end is `tokens`)."""
         return []

@@ -70,7 +70,7 @@ class KvZipState(PeerState):
     def close(self, turn: int, index: Tensor, cache: KvCache) -> Eviction | None:
         """Compact the turn that is due, and forget its scores."""
         if self.rule.ragged:
-            raise UserError(f"policy {self.policy}: heads would keep unequal numbers; only kvmill.select can show them")
+            raise UserError(f"policy {self.policy}: heads keep unequal numbers of tokens, which no cache can hold")
         eviction = super().close(turn, index, cache)
         for first in [f for f, t in self._turn_of.items() if t <= turn - self.rule.delay]:
             del self.recalled[first], self._turn_of[first]

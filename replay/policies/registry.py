@@ -68,9 +68,11 @@ def parse_policy(text: str) -> Policy:
 
 
 def parse_policies(texts: list[str] | tuple[str, ...]) -> list[Policy]:
-    """Several policies in order, `full` first (it is always run). UserError on two that are equal."""
+    """Several policies in order, `full` first (it is always run). UserError on equal ones and on a ragged one."""
     policies = [parse_policy(text) for text in texts]
     for i, policy in enumerate(policies):
+        if policy.ragged:
+            raise UserError(f"policy {policy}: heads keep unequal numbers of tokens; only kvmill.select can show them")
         if policy in policies[:i]:
             raise UserError(f"policy {policy} is given twice")
     full = [p for p in policies if isinstance(p, Full)] or [Full()]

@@ -26,6 +26,10 @@ SOME = [
     "attention(keep=0.3)",
     "sink_window(keep=0.3)",
     "truncate(keep=0.3)",
+    "snapkv(keep=0.3)",
+    "expected_attention(keep=0.3,n_future=8)",
+    "rkv(keep=0.3)",
+    "kvzip(keep=0.3)",
 ]
 
 family = pytest.mark.parametrize("name", sorted(FAMILIES))
