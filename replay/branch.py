@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from .cache import BLOCK_ROWS, KvCache
 from .fixed import FixedStates
 from .policies.base import KvShape, Policy, SegmentSize, TurnFootprint, Work
@@ -133,6 +134,8 @@ class Branch:
     def evict(self, eviction: Eviction) -> None:
         """Free the rows that `eviction` does not keep."""
         lane = self.own_lane()
+        if eviction.position is not None and lane.fixed.sliding:
+            raise UserError("rows cannot be renumbered beside sliding-window layers, which keep their positions")
         lane.cache.evict(eviction.start, eviction.index, eviction.keys, eviction.values, eviction.bias)
         if eviction.position is not None:
             lane.position = eviction.position

@@ -6,30 +6,17 @@ import math
 
 import pytest
 import torch
-from tiny import tiny_model, trajectory
+from families import family_model
+from stepping import equal, run, start, walk
+from tiny import probe, tiny_model, trajectory
 
+from kvmill.replay.engine import replay
 from kvmill.replay.forward import Forward
 from kvmill.replay.lockstep import Lockstep
-from kvmill.replay.policies.attention_state import AttentionState
 from kvmill.replay.policies.full import Full
-from kvmill.replay.policies.registry import parse_policy
+from kvmill.replay.policies.registry import parse_policies
 from kvmill.replay.policies.running_states import RandomState
 from kvmill.replay.segments import turns_of
-
-
-def run(policy: str, turns: int | None = None, **kwargs: object) -> Lockstep:
-    """The whole trajectory (or its first turns) under one policy, footprints checked."""
-    step = Lockstep(Forward(tiny_model()), trajectory(**kwargs), [Full(), parse_policy(policy)], seed=7)  # type: ignore[arg-type]
-    for turn, segments in enumerate(turns_of(step.trajectory)[:turns]):
-        for s in segments:
-            for chunk in step.chunks(s):
-                step.feed(chunk)
-                step.look(chunk)
-        step.compact(turn)
-        step.catch_up()
-        step.settle(turn)
-    assert step.branches[1].error is None
-    return step
 
 
 def kinds(step: Lockstep) -> list[str]:
@@ -102,69 +89,75 @@ def test_random_keeps_the_largest_fixed_numbers_and_sets_are_nested() -> None:
             assert first.branches[1].index[layer, head].tolist() == want
 
 
-@pytest.mark.parametrize("locality", ["none", "distance", "normalised"])
-def test_activity_is_the_decayed_sum_written_out(locality: str) -> None:
-    """keep=1 never evicts, so the final activity can be computed query by query from the full run."""
-    policy = f"attention(keep=1,decay=0.95,locality={locality},distance=5)"
-    step = Lockstep(Forward(tiny_model()), trajectory(turns=2, users=False), [Full(), parse_policy(policy)], seed=0)
-    branch = step.branches[1]
-    state = branch.state
-    assert isinstance(state, AttentionState)
-    prefix = len(step.trajectory.segments[0].ids)
-    seen: list[list[torch.Tensor]] = [[] for _ in range(3)]
-    right = state.observe
-
-    def observe(layer, queries, keys, scaling, index, bias):
-        seen[layer].append(queries.double())
-        right(layer, queries, keys, scaling, index, bias)
-
-    state.observe = observe  # type: ignore[method-assign]
-    for turn, segments in enumerate(turns_of(step.trajectory)):
-        for s in segments:
-            for chunk in step.chunks(s):
-                step.feed(chunk)
-        step.compact(turn)
-    total = step.logical
-    for layer in range(3):
-        keys = branch.lane.cache.view(layer)[0].double()
-        queries = torch.cat(seen[layer], dim=1)
-        assert queries.shape[1] == total - prefix
-        for head in range(2):
-            want, visible = [0.0] * total, [0.0] * total
-            for i in range(prefix, total):
-                want = [0.95 * a for a in want]
-                visible = [0.95 * a for a in visible]
-                for g in range(3):
-                    logits = (keys[head, : i + 1] @ queries[3 * head + g, i - prefix]) / math.sqrt(8)
-                    for j, weight in enumerate(logits.softmax(0).tolist()):
-                        if locality != "distance" or i - j >= 5:
-                            want[j] += 0.05 * weight / 3
-                for j in range(i + 1):
-                    visible[j] += 0.05
-            if locality == "normalised":
-                want = [a / v if v else 0.0 for a, v in zip(want, visible, strict=True)]
-            tail = branch.index[:, :, prefix:]
-            got = state.scores(tail)[layer, head].double()
-            torch.testing.assert_close(got, torch.tensor(want[prefix:], dtype=torch.float64), atol=1e-5, rtol=1e-4)
-    assert state.aux_bytes() == (total - prefix) * 3 * 2 * 4
+def turned(key: list[float], offset: float) -> list[float]:
+    """Rotary embedding of the tiny model (8 dimensions, base 10,000), dimension by dimension."""
+    out = list(key)
+    for i in range(4):
+        angle = offset * 10_000 ** (-i / 4)
+        out[i] = key[i] * math.cos(angle) - key[4 + i] * math.sin(angle)
+        out[4 + i] = key[4 + i] * math.cos(angle) + key[i] * math.sin(angle)
+    return out
 
 
-def test_attention_evicts_the_least_active_but_the_forced() -> None:
-    step = run("attention(keep=0.3,trigger=turn)", turns=1, users=False)
-    branch = step.branches[1]
-    state = branch.state
-    assert isinstance(state, AttentionState)
-    everything = run("attention(keep=1,trigger=turn)", turns=1, users=False)
-    whole = everything.branches[1].state
-    assert isinstance(whole, AttentionState)
-    prefix = state.fixed
-    forced = {t for t in range(prefix, step.logical) if state.is_forced[t]}
-    keep = branch.rows - prefix
+@pytest.mark.parametrize("policy", ["sink_window(renumber=true,keep=0.3)", "sink_window(renumber=true,prefix=drop)"])
+def test_renumbered_keys_are_those_of_the_full_cache_turned_to_their_row(policy: str) -> None:
+    step = start(policy, long_tool=90)
+    full, state = step.branches[0], step.branches[1].state
+    first: list[tuple] = []
+    cut = state.cut  # type: ignore[attr-defined]
+
+    def spied(tail, allowed, cache):
+        eviction = cut(tail, allowed, cache)
+        first.append((eviction, [full.lane.cache.view(layer)[0].clone() for layer in range(3)]))
+        return eviction
+
+    state.cut = spied  # type: ignore[attr-defined]
+    walk(step)
+    # Until its first eviction the branch has the past of the full run, row for row.
+    eviction, keys = first[0]
+    assert eviction.position == eviction.start + eviction.index.shape[2]
+    assert len(first) >= 3
     for layer in range(3):
         for head in range(2):
-            activity = whole.held[0, layer, head].tolist()
-            free = sorted(
-                (t for t in range(prefix, step.logical) if t not in forced), key=lambda t: -activity[t - prefix]
-            )
-            want = sorted({*range(prefix), *forced, *free[: keep - len(forced)]})
-            assert branch.index[layer, head].tolist() == want
+            rows = eviction.index[layer, head].tolist()
+            moved = [turned(keys[layer][head, r].tolist(), eviction.start + i - r) for i, r in enumerate(rows)]
+            equal(eviction.keys[layer, head], torch.tensor(moved), 1e-4)
+    # Keys of the first layer depend on token and position alone: after all turns they are a fresh prompt's.
+    branch = step.branches[1]
+    assert branch.lane.position == branch.rows
+    fresh = Lockstep(step.forward, step.trajectory, [Full()], seed=0).branches[0].lane
+    (row,) = rows_of(step)
+    step.forward.feed([fresh], [step.ids[t] for t in row])
+    equal(branch.lane.cache.view(0)[0], fresh.cache.view(0)[0], 1e-4)
+
+
+def test_moving_a_whole_window_changes_nothing() -> None:
+    """Attention sees differences of positions: without sinks, renumbering shifts all keys and queries alike."""
+    specs = ["sink_window(prefix=drop,sinks=0,keep=0.3)", "sink_window(prefix=drop,sinks=0,keep=0.3,renumber=true)"]
+    plain, moved = replay(Forward(tiny_model()), trajectory(users=False), parse_policies(specs), [probe()], 0)[1:]
+    assert plain.error is None
+    assert moved.error is None
+    for a, b in zip(plain.turns, moved.turns, strict=True):
+        assert math.isclose(a.quality.nll, b.quality.nll, rel_tol=1e-4)
+    assert plain.probes[0].likelihoods == pytest.approx(moved.probes[0].likelihoods, abs=1e-2)
+    specs = [spec.replace("sinks=0", "sinks=4") for spec in specs]
+    plain, moved = replay(Forward(tiny_model()), trajectory(users=False), parse_policies(specs), [], 0)[1:]
+    assert any(abs(a.quality.nll - b.quality.nll) > 1e-2 for a, b in zip(plain.turns, moved.turns, strict=True)), (
+        "with sinks the window moves up to them"
+    )
+
+
+def test_renumbering_a_model_without_plain_rotation_fails_its_own_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Forward, "frequencies", None)
+    specs = ["sink_window(renumber=true)", "merge", "merge(space=post)", "sink_window"]
+    runs = replay(Forward(tiny_model()), trajectory(turns=2), parse_policies(specs), [], 0)
+    assert [run.error is None for run in runs] == [True, False, False, True, True]
+    assert "rotary" in str(runs[1].error)
+    assert "space=post" in str(runs[2].error)
+
+
+def test_sliding_windows_cannot_be_renumbered() -> None:
+    specs = ["sink_window(renumber=true)", "merge", "hybrid", "sink_window"]
+    runs = replay(Forward(family_model("gemma3")), trajectory(turns=2), parse_policies(specs), [], 0)
+    assert "sliding-window" in str(runs[1].error)
+    assert [run.error for run in runs[2:]] == [None, None, None]
