@@ -149,6 +149,28 @@ def test_attention_scores_every_pair_of_a_causal_prefill():
     assert work[0].flops == n * n / 2 * SHAPE.layers * SHAPE.q_heads * (2 * SHAPE.head_dim + 5)
 
 
+def test_watching_reads_keys_once_per_pass_and_numbers_twice():
+    """30 generated tokens are 30 passes; a tool answer of 300 is two, cut at 256; P is seen by all of them."""
+    policy = parse_policy("attention(keep=1,window=9)")
+    text = [SegmentSize("prefix", 10), SegmentSize("assistant", 30), SegmentSize("tool", 300)]
+    own = sum(range(1, 31)) + (30 + 256) + (30 + 300)
+    work = policy.work(text, SHAPE)[0]
+    keys = (own + 32 * 10) * SHAPE.row_bytes / 2
+    assert work.bytes == keys + 2 * own * 2 * 4 * SHAPE.layers * SHAPE.kv_heads
+    pairs = 330 * 10 + 30 * 30 / 2 + 300 * 30 + 300 * 300 / 2
+    assert work.flops == pairs * SHAPE.layers * SHAPE.q_heads * (2 * SHAPE.head_dim + 5)
+
+
+def test_merging_costs_what_clustering_compares():
+    """One merger of 100 rows, 10 of them forced, into 20: 90 points and 10 clusters, in 2 of 4 layers."""
+    text = [SegmentSize("prefix", 0), SegmentSize("user", 10), SegmentSize("assistant", 90)]
+    spec = "merge(budget=20,trigger=turn,protect=none,layers=2-3,space=post)"
+    merge, watch = parse_policy(spec).work(text, SHAPE)[0], parse_policy("attention(keep=1)").work(text, SHAPE)[0]
+    distances = 90 * 90 / 2 + (3 * 90 + 90) * 10
+    moved = 2 * (3 * 90) + 4 * 90
+    assert merge.flops - watch.flops == 2 * SHAPE.kv_heads * SHAPE.head_dim * (2 * distances + moved)
+
+
 @pytest.mark.parametrize(
     ("trigger", "tokens", "offsets"),
     [

@@ -161,3 +161,31 @@ def test_sliding_windows_cannot_be_renumbered() -> None:
     runs = replay(Forward(family_model("gemma3")), trajectory(turns=2), parse_policies(specs), [], 0)
     assert "sliding-window" in str(runs[1].error)
     assert [run.error for run in runs[2:]] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "hybrid(keep=0.3)",
+        "merge(keep=0.3)",
+        "attention(keep=0.3,window=20)",
+        "attention(keep=0.3)",
+        "sink_window(keep=0.3,renumber=true,trigger=tokens:9)",
+    ],
+)
+def test_forced_decode_keeps_the_same_rows_as_a_chunked_prefill(policy: str) -> None:
+    chunked = run(policy, long_tool=90)
+    step = start(policy, long_tool=90)
+    for turn, segments in enumerate(turns_of(step.trajectory)):
+        for s in segments:
+            size = len(s.ids)
+            for begin in range(size) if s.kind == "assistant" else [0]:
+                end = begin + 1 if s.kind == "assistant" else size
+                for chunk in step.chunks(s, begin, end):
+                    step.feed(chunk)
+                    step.look(chunk)
+        step.compact(turn)
+        step.settle(turn)
+    assert step.branches[1].error is None
+    assert torch.equal(step.branches[1].index, chunked.branches[1].index)
+    equal(step.branches[1].lane.cache.view(2)[1], chunked.branches[1].lane.cache.view(2)[1], 1e-3)
