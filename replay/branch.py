@@ -143,6 +143,7 @@ class Branch:
         self.index = torch.cat([self.index[..., : eviction.start], tail], dim=-1)
         self.state.evicted(eviction)
         self.counters.compactions += eviction.segments
+        self.note_peak()  # the first β may weigh more than the queries that were let go
 
     def rewrite(self, rewrite: Rewrite) -> None:
         """Drop every row after the first changed token, and note what is to be fed after it."""
