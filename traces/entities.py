@@ -2,8 +2,8 @@
 
 Flagged are: numbers with their unit, versions and dates; identifiers (snake_case, camelCase, dotted, hexadecimal and
 anything else that mixes letters and digits, command-line flags); paths, URLs and addresses; quoted strings of at most
-80 characters; acronyms; and capitalised names, but not a word that is capitalised only because a sentence begins.
-Scripts without capitals yield numbers, identifiers and quotes only.
+80 characters; acronyms, but not the levels of a log; and capitalised names, but not a word that is capitalised only
+because a sentence begins. Scripts without capitals yield numbers, identifiers and quotes only.
 
 Texts are untrusted: every pattern starts at a word's or quote's edge and repeats disjoint classes possessively, so the
 time is linear in the text.
@@ -43,6 +43,7 @@ _PATTERNS = tuple(
 )
 _WORD = re.compile(r"\w++(?:[.:/\\\-]\w++)*+")
 _SENTENCE_END = re.compile(r"[.!?…\n\r•*]")
+_LOG_LEVELS = frozenset(("TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL"))
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 _FUNCTION_WORDS = frozenset(
     re.findall(
@@ -131,7 +132,9 @@ def _is_identifier(word: str) -> bool:
         return len(parts) > 2 or "." in word.rpartition("/")[2]
     if "." in word or ":" in word:
         return max(map(len, parts)) > 1 or word.isupper()
-    # Any capital after the first letter: camelCase, an acronym, a double name.
+    # Any capital after the first letter: camelCase, an acronym, a double name. The level of a log line names nothing.
+    if word in _LOG_LEVELS:
+        return False
     return word[1:] != word[1:].lower() or (len(word) >= 8 and set(word) <= _HEXADECIMAL)
 
 

@@ -13,6 +13,9 @@ The three terms spread alike by default. Tokens of the bundled samples (smollm2-
 an activity of 0.55 ± 0.69, of which 0.07 ± 0.19 comes from the model's own words, so γ = 4 α gives these as much
 spread as all that was read; β = 1 is two thirds of the way from an idle token to the most active twentieth (1.5).
 
+With β = γ = 0 it is H2O's split of a budget into recent tokens and heavy hitters (arXiv 2306.14048), but for scores
+that are final.
+
 Budget: `keep` or `budget` as in every running policy, half of it window unless `window` says how much; or both sizes,
 `window` and `pool`, fixed. Forced tokens (user messages, protected ones) are kept inside the budget and take pool
 space first, then window space. Scores become final at the first eviction that finds a token outside the window.

@@ -173,8 +173,7 @@ def watch_work(step: Step, shape: KvShape, scalars: int) -> Work:
     A second product with the keys and a softmax, 2·D + 5 operations per pair of query and row; the keys read once
     more in every pass, and `scalars` numbers per compactable row read and written. Plus the gathers.
     """
-    readers = max(shape.layers, shape.readers)
-    flops = step.pairs * readers * shape.q_heads * (2.0 * shape.head_dim + 5.0)
+    flops = step.pairs * shape.readers * shape.q_heads * (2.0 * shape.head_dim + 5.0)
     key_bytes = step.reads * shape.row_bytes / 2
     scalar_bytes = 8.0 * scalars * step.own * shape.layers * shape.kv_heads
     return Work(flops, key_bytes + scalar_bytes) + gather_work(step, shape)

@@ -39,7 +39,9 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Rows to keep: all before `start`, and `index` (layers, H_kv, m) of the rest, ascending absolute rows.
+    """Rows to keep: all before `start`, and `index` (layers, H_kv, m) of the rest, absolute rows.
+
+    Rows are ascending, except where `merge` orders new rows by their mean position.
 
     `keys` and `values` (layers, H_kv, m, D), where given, are written instead of the rows' own; `bias` (layers, H_kv,
     m) float32 is their new β, added to their logits from now on. `position` is the logical position of the next token

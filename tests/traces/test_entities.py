@@ -35,6 +35,7 @@ def found(text: str) -> list[str]:
         ("say \"open sesame\" or 'close it' or `ls` or “now”", ['"open sesame"', "'close it'", "`ls`", "“now”"]),
         ("don't and the dogs' and rock 'n' roll", ["'n'"]),
         ("the API of Zürich", ["API", "Zürich"]),
+        ("INFO Simon got an ERROR from HTTP", ["Simon", "HTTP"]),
         ("yesterday Ada Lovelace met Anglo-Saxon poets", ["Ada", "Lovelace", "Anglo-Saxon"]),
         ("Ada Lovelace met nobody", ["Ada", "Lovelace"]),
         ("Result: Dublin is far", ["Dublin"]),
