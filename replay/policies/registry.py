@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from ...errors import UserError, unknown
-from .am import AttentionMatching
 from .adaptive import Adaptive
+from .am import AttentionMatching
 from .attention import Attention
 from .base import Policy
 from .drop import DropToolOutputs

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .am import AttentionMatching
 from .adaptive import Adaptive
 from .adaptive_state import AdaptiveState
+from .am import AttentionMatching
 from .am_state import AttentionMatchingState
 from .attention import Attention
 from .attention_state import AttentionState
