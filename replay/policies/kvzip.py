@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .base import KvShape, SegmentSize, TurnFootprint, TurnSizes, Work, split_turns
+from .base import KvShape, SegmentSize, TurnFootprint, TurnSizes, Work, split_turns, usage
 from .options import choice, integer, option
 from .peers import Peer
 from .protect import forced_count
@@ -45,6 +45,10 @@ class KvZip(Peer):
     )
     sinks: int = option(4, "first rows of the cache in every softmax", parse=integer(0), show="int ≥ 0")
     chunk: int = option(2048, "tokens repeated at a time", parse=integer(OVERLAP), show=f"int ≥ {OVERLAP}")
+
+    def __post_init__(self) -> None:
+        if self.ragged and self.granularity == "token":
+            raise usage(str(self), "scope=global lets every head keep its own tokens: give no granularity=token")
 
     @property
     def ragged(self) -> bool:

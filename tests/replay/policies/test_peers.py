@@ -54,6 +54,7 @@ def test_a_peer_rounds_down_and_protects_structure_like_te(name: str) -> None:
         ("rkv(lambda=0.1)", "unknown option 'lambda'.*mix"),
         ("expected_attention(vnorm=yes)", "vnorm=yes must be one of true, false"),
         ("kvzip(scope=all)", "scope=all must be one of uniform, global"),
+        ("kvzip(scope=global,granularity=token)", "give no granularity=token"),
     ],
 )
 def test_errors_name_what_is_known(text: str, message: str) -> None:
