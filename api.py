@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from .replay.model import LoadedModel
     from .replay.policies.base import Policy
+    from .replay.session import Session
     from .traces.store import Store
 
 
@@ -157,3 +158,37 @@ def select(
     from .replay.selecting import select as run
 
     return run(model, token_ids, policy, segments, future_ids)
+
+
+def session(
+    model: str | LoadedModel,
+    policy: str | Policy,
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+    threads: int | None = None,
+) -> Session:
+    """An agent loop of your own on a compacted cache. Needs the model stack (torch).
+
+    ```python
+    run = kvmill.session("smollm2-135m", "te(proxy=assistant,delay=1,keep=0.2)")
+    run.append("system", "You are a search agent.")
+    run.append("user", "Who keeps the Falcon file? Search, then answer.")
+    for _ in range(3):
+        said = run.generate(max_tokens=64)
+        if "search" not in said.lower():
+            break
+        run.append("tool", "Result: Alice keeps the Falcon file in room 12.")
+    run.close()
+    print(run.rows, "of", run.tokens, "rows held:", run.kept()[0][0])
+    ```
+
+    `model`: a name as `kvmill replay` takes, or a loaded model; `policy`: text or policy; `tools`: schemas as chat APIs
+    take them; `device`, `dtype`, `threads`: for a model given by name. See `Session` for the methods. UserError on
+    anything that does not exist.
+    """
+    from .replay.session import session as run
+
+    return run(model, policy, tools=tools, seed=seed, device=device, dtype=dtype, threads=threads)

@@ -177,3 +177,11 @@ class Lockstep:
             if not branch.lane.riders:
                 branch.lane.release()
             return None
+
+
+class Alone(Lockstep):
+    """One policy without a reference, whose errors are raised."""
+
+    @staticmethod
+    def _guard(branch: Branch, action: Callable[[], T]) -> T:
+        return action()

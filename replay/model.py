@@ -202,6 +202,15 @@ def head(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     return logits
 
 
+def end_ids(module: Any) -> frozenset[int]:
+    """The ids that end a text, by the model's own configuration."""
+    found: set[int] = set()
+    for config in (module.config.get_text_config(), getattr(module, "generation_config", None)):
+        named = getattr(config, "eos_token_id", None)
+        found.update([named] if isinstance(named, int) else named or [])
+    return frozenset(found)
+
+
 def describe_layers(config: Any) -> tuple[Layer, ...]:
     """The kind of every decoder layer, from the model's (text) configuration."""
     count = config.num_hidden_layers

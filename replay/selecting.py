@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
 from ..traces.tokens import TokenSegment, TokenTrajectory, recall_prompts, repeat_prompts, segment_of_ids
-from .branch import Branch
 from .forward import Forward
-from .lockstep import Lockstep
+from .lockstep import Alone
 from .model import LoadedModel, load_model
 from .policies.base import Policy, split_turns
 from .policies.kvzip_state import KvZipState
@@ -24,16 +23,11 @@ from .segments import size_of, turns_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-T = TypeVar("T")
 KINDS = ("prefix", "user", "assistant", "tool")
 
 
-class _Run(Lockstep):
-    """One policy, whose errors are raised."""
-
-    @staticmethod
-    def _guard(branch: Branch, action: Callable[[], T]) -> T:
-        return action()
+class _Run(Alone):
+    """One policy on one prompt."""
 
     @torch.inference_mode()
     def recall(self, turn: int) -> None:
