@@ -175,14 +175,13 @@ def session(
     ```python
     run = kvmill.session("smollm2-135m", "te(proxy=assistant,delay=1,keep=0.2)")
     run.append("system", "You are a search agent.")
-    run.append("user", "Who keeps the Falcon file? Search, then answer.")
-    for _ in range(3):
-        said = run.generate(max_tokens=64)
-        if "search" not in said.lower():
-            break
-        run.append("tool", "Result: Alice keeps the Falcon file in room 12.")
-    run.close()
-    print(run.rows, "of", run.tokens, "rows held:", run.kept()[0][0])
+    run.append("user", "Who keeps the Falcon file?")
+    for found in ("Search result: Ann Lee keeps the Falcon file.", "Search result: Ann Lee works in room 12."):
+        print("agent:", run.generate(max_tokens=40))
+        run.append("tool", found)
+    run.append("user", "Where is she?")
+    print("agent:", run.generate(max_tokens=40))
+    print(f"{run.rows} of {run.tokens} tokens held; layer 0, head 0 keeps {run.kept()[0][0].tolist()}")
     ```
 
     `model`: a name as `kvmill replay` takes, or a loaded model; `policy`: text or policy; `tools`: schemas as chat APIs
