@@ -35,7 +35,7 @@ family = pytest.mark.parametrize("name", sorted(FAMILIES))
 def walked(
     model: LoadedModel, policies: Sequence[str], turns: int, threads: int = 1, shuffle: int | None = None
 ) -> Lockstep:
-    """The first turns, short ones, footprints checked; captures may be reordered before every close."""
+    """The first turns, short ones, footprints checked; compactions with `threads` and captures in another order."""
     step = Lockstep(
         Forward(model), trajectory(turns=turns, users=False, long_tool=60), parse_policies(policies), seed=3
     )

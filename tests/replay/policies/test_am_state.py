@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import pytest
 import torch
-from by_hand import tensor
+from by_hand import draws, tensor
 from choosing import GROUP, H_KV, SEED, Layer, fit, output, rows_for, sampled, scores, state_of, target, top
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from kvmill.replay.policies.am import AttentionMatching
@@ -71,32 +71,32 @@ def reference(
     return index, tensor(betas), tensor(values), margins
 
 
-@st.composite
-def problems(draw: st.DrawFn) -> tuple[AttentionMatching, Layer, int, list[int]]:
-    lengths = {source: draw(st.integers(0, 12)) for source in ("assistant", "tool", "repeat")}
-    lengths["boundary"] = draw(st.integers(0, 2))
-    proxies = draw(st.lists(st.sampled_from(sorted(lengths)), min_size=1, max_size=4, unique=True))
-    n = draw(st.integers(2, 24))
-    layer = Layer.random(draw(st.integers(0, 999)), n, draw(st.sampled_from([2, 8])), lengths)
-    forced = sorted(draw(st.sets(st.integers(0, n - 1), max_size=4)))
-    keep = max(len(forced), draw(st.integers(1, min(n, 9))))
+def some_problem(pick: Random) -> tuple[AttentionMatching, Layer, int, list[int]]:
+    """A policy with random options, a layer, how many keys stay and which of them are forced."""
+    lengths = {source: pick.choice([0, pick.randint(1, 14)]) for source in ("assistant", "tool", "repeat")}
+    lengths["boundary"] = pick.randint(0, 2)
+    proxies = pick.sample(sorted(lengths), pick.randint(1, 4))
+    n = pick.choice([2, pick.randint(3, 30)])
+    layer = Layer.random(pick.randint(0, 10**6), n, pick.choice([2, 8]), lengths)
+    forced = sorted(pick.sample(range(n), pick.randint(0, min(n, 4))))
+    keep = max(len(forced), pick.randint(1, min(n, 9)))
     options = [
         f"proxy={'+'.join(proxies)}",
-        draw(st.sampled_from(["reduction=rms", "reduction=mean", "reduction=max"])),
-        draw(st.sampled_from(["normaliser=local", "normaliser=global"])),
-        draw(st.sampled_from(["granularity=head", "granularity=token"])),
-        f"ridge={draw(st.sampled_from(['0.001', '0.1']))}",
-        f"beta_limit={draw(st.sampled_from(['3', '0.5', '0']))}",
-        f"weighting={draw(st.sampled_from(['none', 'share']))}",
-        f"fallback={draw(st.sampled_from(['heldout', 'none']))}",
+        f"reduction={pick.choice(['rms', 'mean', 'max'])}",
+        f"normaliser={pick.choice(['local', 'global'])}",
+        f"granularity={pick.choice(['head', 'token'])}",
+        f"ridge={pick.choice(['0.001', '0.1'])}",
+        f"beta_limit={pick.choice(['3', '0.5', '0'])}",
+        f"weighting={pick.choice(['none', 'share'])}",
+        f"fallback={pick.choice(['heldout', 'none'])}",
     ]
     return am(",".join(options)), layer, keep, forced
 
 
-@settings(max_examples=150, deadline=None)
-@given(problems())
-def test_the_whole_choice_is_that_of_float64_loops(problem: tuple) -> None:
-    policy, layer, keep, forced = problem
+@settings(max_examples=200, deadline=None)
+@given(draws())
+def test_the_whole_choice_is_that_of_float64_loops(pick: Random) -> None:
+    policy, layer, keep, forced = some_problem(pick)
     chosen, state = choose(policy, layer, keep, forced)
     index, beta, values, margins = reference(policy, layer, keep, forced)
     assert chosen.index.tolist() == index
@@ -110,9 +110,10 @@ def test_the_whole_choice_is_that_of_float64_loops(problem: tuple) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(problems(), st.sampled_from([torch.float32, torch.bfloat16]))
-def test_half_precision_caches_are_fitted_in_float32_and_beta_stays_float32(problem: tuple, dtype: torch.dtype) -> None:
-    policy, layer, keep, forced = problem
+@given(draws())
+def test_half_precision_caches_are_fitted_in_float32_and_beta_stays_float32(pick: Random) -> None:
+    policy, layer, keep, forced = some_problem(pick)
+    dtype = pick.choice([torch.float32, torch.bfloat16])
     rounded = Layer(
         layer.keys.to(dtype),
         layer.values.to(dtype),
@@ -142,10 +143,10 @@ def test_half_precision_caches_are_fitted_in_float32_and_beta_stays_float32(prob
 
 
 @settings(max_examples=100, deadline=None)
-@given(problems())
-def test_without_beta_the_training_error_never_exceeds_te(problem: tuple) -> None:
+@given(draws())
+def test_without_beta_the_training_error_never_exceeds_te(pick: Random) -> None:
     """V_S is feasible and free of penalty: an exact bound (compaction.md 9), also with forced rows and shares."""
-    policy, layer, keep, forced = problem
+    policy, layer, keep, forced = some_problem(pick)
     options = f"proxy={policy.proxy},beta_limit=0,fallback=none,weighting={policy.weighting},ridge={policy.ridge}"
     policy = am(options)
     chosen, state = choose(policy, layer, keep, forced)
@@ -305,3 +306,22 @@ def test_rows_that_ignore_the_segment_do_not_count_under_share_weighting() -> No
     torch.testing.assert_close(found.bias, alone.bias)
     torch.testing.assert_close(found.values, alone.values)
     assert not torch.allclose(found.bias, plain.bias)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["te", "am"])
+def test_two_threads_keep_the_rows_of_one(name: str) -> None:
+    """Large enough that torch divides the work."""
+    layer = Layer.random(8, 400, 64, {"assistant": 200, "repeat": 300}, torch.float32)
+    forced = torch.zeros(400, dtype=torch.bool)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            state, view = state_of(parse_policy(f"{name}(proxy=assistant+repeat)"), layer)  # type: ignore[arg-type]
+            found.append(state.choose(view, 80, forced))
+        finally:
+            torch.set_num_threads(1)
+    assert torch.equal(found[0].index, found[1].index)
+    if name == "am":
+        torch.testing.assert_close(found[0].bias, found[1].bias, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(found[0].values, found[1].values, atol=1e-3, rtol=1e-3)
