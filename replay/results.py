@@ -22,7 +22,8 @@ BY = ("policy", "turn", "age", "kind", "family")
 # One row per policy × group × trajectory. A sum and the count it is divided by are null or filled together.
 _PER_TOKEN = ("nll", "delta_nll", "kl", "top1_agreement")
 _PER_PROBE = ("answer_accuracy", "answer_ll", "answer_margin")
-_MEANS = ("kv_tokens_peak", "kv_tokens_final", "kv_bytes_peak", "aux_bytes_peak", "logical_tokens")
+_WORK = ("compaction_flops", "reprefill_tokens", "copied_tokens")
+_MEANS = ("kv_tokens_peak", "kv_tokens_final", "kv_bytes_peak", "aux_bytes_peak", "logical_tokens", *_WORK)
 _SPEEDS = ("ttft_s", "tpot_s", "prefill_s_per_turn", "compaction_s_per_turn", "decode_s_per_token")
 
 
@@ -230,7 +231,7 @@ def _entry(policy: str, members: Sequence[Row], full: Sequence[Row]) -> Row:
         **{name: _mean(members, name) for name in ("kv_tokens_peak", "kv_tokens_final", "kv_tokens")},
         "kv_tokens_peak_max": max(peaks, default=None),
         "kv_saved": 1 - sum(m["kv_tokens_peak"] for m in mine) / full_peaks if full_peaks else None,
-        **{name: _mean(members, name) for name in ("kv_bytes_peak", "aux_bytes_peak", "logical_tokens")},
+        **{name: _mean(members, name) for name in ("kv_bytes_peak", "aux_bytes_peak", "logical_tokens", *_WORK)},
     }
 
 

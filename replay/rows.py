@@ -154,6 +154,7 @@ def _quality_cell(run: BranchRun, full: BranchRun) -> dict[str, Any]:
         "aux_bytes_peak": max(r.counters.aux_bytes_peak for r in run.turns),
         "process_bytes": run.process_bytes,
         "reprefill_tokens": sum(r.counters.reprefill_tokens for r in run.turns),
+        "copied_tokens": sum(r.counters.copied_tokens for r in run.turns),
         "compaction_flops": sum(r.work.flops for r in run.turns),
     }
 
@@ -173,7 +174,9 @@ def _turn(record: TurnRecord, full_nll: float, shape: KvShape) -> dict[str, Any]
         "kv_tokens_peak": counters.held_peak,
         "kv_bytes": record.kv_bytes,
         "aux_bytes": record.aux_bytes,
+        "transient_tokens": counters.transient_rows,
         "reprefill_tokens": counters.reprefill_tokens,
+        "copied_tokens": counters.copied_tokens,
         "compactions": counters.compactions,
         "compaction_flops": record.work.flops,
     }

@@ -76,7 +76,7 @@ def replay_named(
             # A resumed run's policies are solved already; solving them again gives the same ones.
             equal_size=reference,
             equal_by=setting("equal_by", equal_by, "peak" if reference else None),
-            config={"traces": spec, "limit": setting("limit", limit, None)},
+            config={"traces": spec, "limit": setting("limit", limit, None), "asked": before.get("asked", chosen)},
             progress=progress,
         )
     except KeyboardInterrupt:

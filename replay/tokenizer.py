@@ -32,7 +32,7 @@ class ChatTokenizer:
         if not hasattr(tokenizer, "backend_tokenizer"):
             raise UserError(f"model {name}: its tokenizer has no tokenizer.json form, which kvmill needs")
         self._tokenizer, self._name = tokenizer, name
-        template = tokenizer.chat_template or PLAIN_TEMPLATE
+        template = tokenizer.chat_template or _begun(tokenizer) + PLAIN_TEMPLATE
         if isinstance(template, dict):
             template = template.get("tool_use") or template["default"]
         self._template: str = template
@@ -84,6 +84,12 @@ class ChatTokenizer:
     def token_text(self, token_id: int) -> str:
         """The text of one token; a lone part of a character shows as the replacement character."""
         return self.decode([token_id])
+
+
+def _begun(tokenizer: Any) -> str:
+    """The token that a base model was taught to begin every text with, where its tokenizer adds one by itself."""
+    bos = tokenizer.bos_token
+    return bos if bos and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id] else ""
 
 
 def _without(description: str, control_ids: frozenset[int]) -> Tokenizer:

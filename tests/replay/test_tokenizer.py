@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from kvmill.errors import UserError
@@ -70,3 +70,18 @@ def test_a_base_model_without_template_gets_plain_text() -> None:
     tokenizer = ChatTokenizer(raw, "base")
     assert tokenizer.render([{"role": "user", "content": "hi"}], None, True) == "user: hi\n\nassistant: "
     assert tokenizer.fingerprint != ChatTokenizer(byte_level(), "toy").fingerprint
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_base_models_text_begins_as_it_was_taught_to(adds: bool) -> None:
+    """Gemma without its first token loses two nats per token; a tokenizer that adds none must get none."""
+    raw = byte_level()
+    raw.chat_template = None
+    raw.add_special_tokens({"bos_token": "<bos>"})
+    if adds:
+        raw.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single="<bos> $A", special_tokens=[("<bos>", raw.bos_token_id)]
+        )
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    text = ChatTokenizer(raw, "toy").render(said, None, False)
+    assert text == ("<bos>" if adds else "") + "user: hi\n\nassistant: ho\n\n"
