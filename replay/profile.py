@@ -11,7 +11,8 @@ class PolicyProfile:
 
     Accuracy figures are shares in [0, 1] with 95 % cluster-bootstrap intervals over `n` trajectories;
     `difference*` is policy minus `full`, paired by trajectory. `extra_turns` is the relative growth in turns
-    (0.5 = half as many again) from closed-loop runs only.
+    (0.5 = half as many again) from closed-loop runs only. `keep_measured` is the mean share of tokens kept, where the
+    policy's footprint is only a bound.
     """
 
     policy: str
@@ -26,4 +27,5 @@ class PolicyProfile:
     difference_low: float | None = None
     difference_high: float | None = None
     extra_turns: float | None = None
+    keep_measured: float | None = None
     extra_turns_source: str = "assumed none: no closed-loop run"

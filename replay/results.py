@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import UserError, unknown
 from ..traces.manifest import RunInfo
 from ..traces.store import Store
+from .policies.registry import parse_policy
 from .profile import PolicyProfile
 from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
 
@@ -70,6 +71,12 @@ _LATENCY = (
 _HELD = (
     "SELECT policy, avg(held) AS kv_tokens_mean FROM (SELECT policy, trajectory_id, avg(kv_tokens) AS held "
     "FROM turn_metrics WHERE run_id = $1 AND measure = 'quality' GROUP BY ALL) GROUP BY policy"
+)
+# Of the tokens that were old enough to be compacted: those of the last turn are not.
+_KEPT = (
+    "SELECT policy, avg(share) AS share FROM kept JOIN (SELECT cell_id, max(turn) AS last FROM kept WHERE run_id = $1 "
+    "GROUP BY cell_id) USING (cell_id) WHERE run_id = $1 AND kind IN ('assistant', 'tool') AND turn < last "
+    "GROUP BY policy"
 )
 _TURN_TIME = (
     "SELECT policy, avg(ttft_s + decode_s) AS turn_s FROM turn_metrics "
@@ -143,8 +150,10 @@ def profiles(store: Store, run_id: str | None = None) -> dict[str, PolicyProfile
     if run_id is None and store.latest("replay") is None:
         return {}
     found = summary(store, run_id)
+    kept = {row["policy"]: row["share"] for row in _rows(store, _KEPT, found["run"])}
     return {
         entry["policy"]: PolicyProfile(
+            keep_measured=_bounded(entry["policy"], kept),
             policy=entry["policy"],
             run=found["run"],
             model=found["model"],
@@ -164,6 +173,11 @@ def profiles(store: Store, run_id: str | None = None) -> dict[str, PolicyProfile
         )
         for entry in found["policies"]
     }
+
+
+def _bounded(policy: str, kept: Mapping[str, float]) -> float | None:
+    """The share kept, of policies whose footprint is only a bound."""
+    return kept.get(policy) if parse_policy(policy).footprint_kind == "bounded" else None
 
 
 def _rows(store: Store, query: str, run_id: str) -> list[Row]:

@@ -189,7 +189,14 @@ def simulate(
     if gpus < 1 or gpus % deployment.tp:
         raise UserError(f"--gpus {gpus}: must be a multiple of the tensor-parallel size {deployment.tp}")
     profile = PolicyProfile(text) if keep is not None else _profile(profiles_of(store, run), text)
-    scenario = Scenario(load, text, deployment, slos, extra_turns=profile.extra_turns or 0.0)
+    scenario = Scenario(
+        load,
+        text,
+        deployment,
+        slos,
+        extra_turns=profile.extra_turns or 0.0,
+        keep_measured=profile.keep_measured,
+    )
     results: list[SimResult] = []
     for r in range(replications):
         results.append(run_fleet(scenario, gpus // deployment.tp, seed * 1000 + r))

@@ -58,7 +58,15 @@ def plan(
     deployment = deploy(workload, geometry, gpu, tp, **deployment_fields)
     known = {text: (profiles or {}).get(text) or PolicyProfile(text) for text in texts}
     scenarios = [
-        Scenario(workload, text, deployment, slo, extra_turns=known[text].extra_turns or 0.0, turns=turns)
+        Scenario(
+            workload,
+            text,
+            deployment,
+            slo,
+            extra_turns=known[text].extra_turns or 0.0,
+            keep_measured=known[text].keep_measured,
+            turns=turns,
+        )
         for text in texts
     ]
     most = max(1, max_gpus // deployment.tp)

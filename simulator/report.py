@@ -70,6 +70,7 @@ def quality(profile: PolicyProfile, geometry: Geometry) -> dict[str, Any]:
         "difference_high": profile.difference_high,
         "extra_turns": profile.extra_turns,
         "extra_turns_source": profile.extra_turns_source,
+        "keep_measured": profile.keep_measured,
     }
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import UserError
+from ..replay.policies.base import Policy
 from ..replay.policies.registry import parse_policy
 from .cost import CostModel, Deployment
 from .fleet import Fleet
@@ -24,13 +25,17 @@ WARM_UP = 0.5  # of the measured time, before it: residency needs a while to set
 
 @dataclass(frozen=True)
 class Scenario:
-    """A workload under one policy on one kind of replica. Picklable; session plans are made when first needed."""
+    """A workload under one policy on one kind of replica. Picklable; session plans are made when first needed.
+
+    `keep_measured` is the mean share of tokens that replay saw kept, for policies whose footprint is only a bound.
+    """
 
     workload: Workload
     policy: str
     deployment: Deployment
     slos: tuple[Slo, ...] = ()
     extra_turns: float = 0.0
+    keep_measured: float | None = None
     slowdown: float = 1.0
     turns: int = TURNS
     law: CostModel | None = None  # instead of the deployment's roofline: for closed forms
@@ -57,13 +62,18 @@ class Scenario:
             )
         return positions
 
+    @cached_property
+    def _rule(self) -> Policy:
+        """The policy whose arithmetic the sessions follow."""
+        return parse_policy(self.policy).as_measured(self.keep_measured)
+
     def plan_of(self, index: int) -> SessionPlan:
         """The session's plan, made once."""
         plans: dict[int, SessionPlan] = self.__dict__.setdefault("plans", {})
         if index not in plans and self.twin is not None:
             plans[index] = self.twin.plan_of(index).slowed(self.slowdown / self.twin.slowdown)
         elif index not in plans:
-            plan = compile_session(self.load.sessions[index], parse_policy(self.policy), self.deployment, self.cost)
+            plan = compile_session(self.load.sessions[index], self._rule, self.deployment, self.cost)
             assert plan is not None, "positions.usable lists only sessions that fit"
             plans[index] = plan
         return plans[index]

@@ -40,6 +40,7 @@ class Adaptive(Policy):
     protect: str = protect_option()
 
     def __post_init__(self) -> None:
+        # At most one target may be given.
         if sum(("keep" in self.given, self.budget is not None, self.loss is not None)) > 1:
             raise usage(str(self), "give one of keep, budget and loss")
 
@@ -58,6 +59,15 @@ class Adaptive(Policy):
         if self.budget is not None:
             return max(forced + user, self.budget - recent)
         return max(forced, ceil_share(self.keep, tokens)) + user
+
+    def as_measured(self, keep_measured: float | None) -> Policy:
+        """Under a loss target, the same pool at the mean share that replay kept. UserError where there is none."""
+        if self.loss is None:
+            return self
+        if keep_measured is None:
+            raise usage(str(self), "how much it keeps depends on the text: replay it first, then plan from that run")
+        keep = Decimal(format(min(1.0, keep_measured), ".4f"))
+        return Adaptive(keep=keep, delay=self.delay, protect=self.protect)
 
     def footprint(self, segments: Sequence[SegmentSize]) -> list[TurnFootprint]:
         """Rows after each turn: exact under a memory target, all of them (an upper bound) under a loss target."""
@@ -102,10 +112,9 @@ class Adaptive(Policy):
 
         Then the pool's rows read and written. Under a loss target rows are the upper bound of the footprint.
         """
-        turns, prints = split_turns(segments), self.footprint(segments)
-        fixed = sum(s.tokens for s in turns[0].before if s.kind == "prefix") if turns else 0
+        fixed = sum(s.tokens for s in segments if s.kind == "prefix")
         out: list[Work] = []
-        for turn, step in zip(turns, prints, strict=True):
+        for step in self.footprint(segments):
             pairs = step.query_rows_peak * (2.0 * step.kv_rows_peak - fixed)
             flops = shape.readers * shape.q_heads * pairs * (2.0 * shape.head_dim + 5.0)
             keys = (2.0 * step.kv_rows_peak - fixed) * shape.row_bytes / 2 if step.query_rows_peak else 0.0

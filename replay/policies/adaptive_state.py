@@ -132,7 +132,7 @@ class AdaptiveState(PolicyState):
         share = (held / held[..., -1:].clamp_min(1e-30)).mean((0, 1))
         assert self.policy.loss is not None
         enough = int((share < 1 - float(self.policy.loss)).sum()) + 1
-        tokens, user, protected = self._counts[due]
+        _, user, protected = self._counts[due]
         return first + min(max(enough, user + protected), pool - first)
 
     def evicted(self, eviction: Eviction) -> None:

@@ -218,6 +218,10 @@ class Policy(ABC):
         """Offsets inside a segment of `tokens` at which the policy may evict (its end is `tokens`)."""
         return []
 
+    def as_measured(self, keep_measured: float | None) -> Policy:
+        """The policy whose arithmetic stands for this one in a simulation: itself, unless only text can decide."""
+        return self
+
     @abstractmethod
     def footprint(self, segments: Sequence[SegmentSize]) -> list[TurnFootprint]:
         """Memory after each turn of the trajectory made of `segments`."""
