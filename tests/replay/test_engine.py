@@ -69,6 +69,9 @@ MANY = [
     "kvzip(keep=0.3)",
     "kvzip(chunk=40,delay=2,keep_user=0.5,protect=sinks:2)",
     "rkv(keep=0.3)",
+    "adaptive(keep=0.2)",
+    "adaptive(budget=60,delay=2)",
+    "adaptive(loss=0.2,protect=none)",
 ]
 
 
