@@ -92,7 +92,7 @@ def _record(run: Lockstep, branch: Branch, turn: int, quality: TurnQuality, coun
         quality=quality,
         kv_rows=branch.rows,
         kv_bytes=branch.lane.cache.nbytes,
-        aux_bytes=branch.state.aux_bytes(),
+        aux_bytes=branch.aux_bytes,
         counters=counters,
         work=branch.work[turn],
     )

@@ -24,7 +24,7 @@ def test_names_are_those_of_the_classes_and_every_class_says_what_it_is():
         assert cls.summary
         assert cls.formula
         assert cls.source
-        assert cls.footprint_kind == "exact"
+        assert cls.footprint_kind == ("bounded" if name == "adaptive" else "exact")
 
 
 def test_describe_has_every_option_with_a_default_that_parses():
