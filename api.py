@@ -151,7 +151,8 @@ def select(
 ) -> dict[int, list[NDArray[Any]]]:
     """What a policy keeps of one prompt: {layer: one ascending index array per KV head}. Needs the model stack (torch).
 
-    `model`: a name, folder or loaded model; `policy`: text or policy, protecting nothing unless it says so.
+    `model`: a name or folder (loaded in float32) or a loaded model; `policy`: text or policy, protecting nothing unless
+    it says so.
     `segments`: (kind, length) in order, the whole prompt being one segment without them; `future_ids`: what follows the
     prompt, where the proxy is `assistant` or `tool`. UserError on anything that does not fit together.
     """
