@@ -42,10 +42,9 @@ _LATENCY_LEGEND = (
 
 def summary_text(found: Row) -> str:
     """The text of `kvmill results` and `kvmill replay`."""
-    lines = [headline(found), "", _table(found["policies"])]
-    if found["by"] != "policy":
-        lines += ["", f"By {found['by']}:", "", groups_table(found)]
-    return "\n".join([*lines, "", *_notes(found)])
+    grouped = found["by"] != "policy"
+    body = [f"By {found['by']}:", "", groups_table(found)] if grouped else [_table(found["policies"])]
+    return "\n".join([headline(found), "", *body, "", *_notes(found)])
 
 
 def demo_table(found: Row, plans: Sequence[Row] = ()) -> str:

@@ -50,8 +50,8 @@ def select(
     kept whole, turns close after each `tool`, or after an `assistant` that none follows, and each is compacted as in
     replay, later turns being fed to what is left. Nothing is protected unless the policy's text says so. Queries of
     the `assistant` or `tool` proxy that the prompt does not hold come from `future_ids`, fed after it; other policies
-    do not look at them. Indices count the prompt's tokens. A model given by name is loaded in float32, since scores that
-    differ in the fourth digit change places in half precision. UserError on anything that does not fit together.
+    do not look at them. Indices count the prompt's tokens. A model given by name is loaded in float32, since scores
+    that differ in the fourth digit change places in half precision. UserError on anything that does not fit together.
     """
     rule = _as_asked(parse_policy(policy) if isinstance(policy, str) else policy)
     loaded = load_model(model, dtype="float32") if isinstance(model, str) else model
