@@ -23,6 +23,7 @@ from kvmill.traces.store import Store
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "policies.md"
 FIGURES = ROOT / "benchmarks" / "results" / "policies.json"
+AUTHORS = ROOT / "benchmarks" / "results" / "peers.json"  # of `kvmill bench peers`
 
 AT_A_FIFTH = (
     "full",
@@ -163,7 +164,8 @@ def main() -> None:
     if asked.write or asked.from_figures:
         from kvmill.benchmarks.pages.policies import page
 
-        PAGE.write_text(page(found, describe(), SWEPT, RATIOS))
+        authors = json.loads(AUTHORS.read_text()) if AUTHORS.is_file() else None
+        PAGE.write_text(page(found, describe(), SWEPT, RATIOS, authors))
     if asked.json:
         print(json.dumps(found, ensure_ascii=False))
     elif not asked.from_figures:

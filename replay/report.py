@@ -143,6 +143,12 @@ def _notes(found: Row) -> list[str]:
     lines = [LEGEND] if any(e["kv_tokens_peak"] is not None for e in entries) else []
     if timed := max((entry["latency_n"] for entry in entries), default=0):
         lines.append(_LATENCY_LEGEND.format(n=timed))
+    if found.get("equal_size"):
+        rows = {"peak": "at their peak", "mean": "on average over turns", "final": "after the last turn"}
+        lines.append(
+            f"equal size: the keep ratio of every policy is solved so that it holds as many KV tokens "
+            f"{rows[found['equal_by']]} as {found['equal_size']}"
+        )
     if any(0 < entry["n"] < 10 for entry in entries):
         lines.append("fewer than 10 trajectories: intervals are rough, and nothing should be decided on them")
     failed = [f"{e['policy']} ({e['status']['failed']}: {e['error']})" for e in entries if e["status"]["failed"]]

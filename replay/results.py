@@ -136,6 +136,8 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         "threads": info.config.get("threads"),
         "mode": info.config.get("mode"),
         "layers": info.config.get("layers"),
+        "equal_size": info.config.get("equal_size"),
+        "equal_by": info.config.get("equal_by"),
         "seed": info.seed,
         "by": by,
         "policies": policies,

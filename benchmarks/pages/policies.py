@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import peers
+
 Row = Mapping[str, Any]
 
 _CAN = """## What the small model can and cannot show
@@ -34,8 +36,13 @@ most inside any turn. Compaction: arithmetic of scoring, fitting, clustering per
 Fed again: tokens per trajectory that a policy feeds beyond the text (cut texts, copies to score with)."""
 
 
-def page(found: Row, described: Sequence[Row], swept: Sequence[str], ratios: Sequence[str]) -> str:
-    """The whole page. `found` is what `benchmarks.policies.figures` returns, `described` the registry's entries."""
+def page(
+    found: Row, described: Sequence[Row], swept: Sequence[str], ratios: Sequence[str], authors: Row | None = None
+) -> str:
+    """The whole page. `found` is what `benchmarks.policies.figures` returns, `described` the registry's entries.
+
+    `authors`, if there are any, are the figures of `kvmill bench peers`.
+    """
     main, equal = _by_policy(found["policies"]), _by_policy(found["equal_size"])
     full, machine, versions = main["full"], found["machine"], found["versions"]
     return (
@@ -58,6 +65,7 @@ def page(found: Row, described: Sequence[Row], swept: Sequence[str], ratios: Seq
                 f"({found['equal_by']} over turns). The ratio is in the name.",
                 _table(list(found["equal_size"])),
                 _CAN,
+                *(["## Peers against their authors' code", peers.section(authors)] if authors else []),
                 "## What each policy does",
                 "\n\n".join(_described(entry) for entry in described),
             ]

@@ -60,9 +60,7 @@ class AdaptiveState(PolicyState):
         if segment.kind == "prefix":
             self.fixed += count
             return
-        while len(self.ends) <= segment.turn:
-            self.ends.append(chunk.first)
-            self._counts.append((0, 0, 0))
+        self._reach(segment.turn)
         self.ends[segment.turn] = chunk.first + count
         forced = self._forced(segment, chunk.begin, chunk.end)
         self.is_forced[[chunk.first + offset - chunk.begin for offset in forced]] = True
@@ -76,6 +74,12 @@ class AdaptiveState(PolicyState):
         if self.policy.loss is not None:
             self.mass = torch.cat([self.mass, room], dim=2)
 
+    def _reach(self, turn: int) -> None:
+        """Turns up to `turn` exist, also those without a token: they end where the one before ended."""
+        while len(self.ends) <= turn:
+            self.ends.append(self.ends[-1] if self.ends else self.fixed)
+            self._counts.append((0, 0, 0))
+
     def _forced(self, segment: TokenSegment, begin: int, end: int) -> list[int]:
         if segment.kind == "user":
             return list(range(begin, end))
@@ -83,6 +87,7 @@ class AdaptiveState(PolicyState):
 
     def close(self, turn: int, index: Tensor, cache: KvCache) -> Eviction | None:
         """Renew the scores; what is old enough competes for the pool."""
+        self._reach(turn)
         self._score(turn, index, cache)
         self.captures.drop(self.captures.held())
         due = turn - self.policy.delay

@@ -56,3 +56,11 @@ def test_the_demo_table_joins_plans_by_policy(tmp_path: Path) -> None:
     line = next(line for line in text.splitlines() if line.startswith(TE))
     assert line.endswith("11  16 (14–18)")
     assert "no fleet" in demo_table(summary(store), [{"policy": TE, "feasible": False, "gpus": None}])
+
+
+def test_an_equal_size_run_says_what_was_held_equal(tmp_path: Path) -> None:
+    store, _ = replay_run(tmp_path)
+    found = summary(store)
+    assert "equal size" not in summary_text(found)
+    text = summary_text(found | {"equal_size": TE, "equal_by": "mean"})
+    assert f"holds as many KV tokens on average over turns as {TE}" in text
