@@ -89,15 +89,17 @@ def _findings(found: Row, main: Mapping[str, Row], equal: Mapping[str, Row]) -> 
     for policy in ("am(proxy=assistant,delay=1,keep=0.2)", "adaptive(keep=0.2)", "attention(keep=0.2)"):
         if policy in main:
             lines.append(f"- `{policy}`: {_against(main[policy])}.")
-    ranked = sorted((e for e in equal.values() if e["policy"] != "full"), key=lambda e: -e["answer_accuracy"])
-    best_te = next(e for e in ranked if e["policy"].startswith("te("))
+    ranked = [e for e in equal.values() if e["policy"] != "full" and e["answer_accuracy"] is not None]
+    ranked.sort(key=lambda e: -e["answer_accuracy"])
+    best_te = next((e for e in ranked if e["policy"].startswith("te(")), None)
     mine = next((e for e in ranked if e["policy"].startswith("adaptive")), None)
-    lines.append(
-        "- At equal size the order by answer accuracy is "
-        + ", ".join(f"`{e['policy']}` {_percent(e['answer_accuracy'])}" for e in ranked[:5])
-        + f"; the last is `{ranked[-1]['policy']}` {_percent(ranked[-1]['answer_accuracy'])}."
-    )
-    if mine is not None:
+    if ranked:
+        lines.append(
+            "- At equal size the order by answer accuracy is "
+            + ", ".join(f"`{e['policy']}` {_percent(e['answer_accuracy'])}" for e in ranked[:5])
+            + f"; the last is `{ranked[-1]['policy']}` {_percent(ranked[-1]['answer_accuracy'])}."
+        )
+    if mine is not None and best_te is not None:
         better = mine["answer_accuracy"] - best_te["answer_accuracy"]
         lines.append(
             f"- `adaptive` answers {100 * better:+.1f} points against the best fixed `te` of that table "
@@ -119,6 +121,10 @@ def _overlap(one: Row, other: Row) -> bool:
 def _against(entry: Row) -> str:
     """Accuracy and its paired difference to full, with what may be said of it."""
     low, high = entry["difference_low"], entry["difference_high"]
+    if entry["answer_accuracy"] is None:
+        return f"failed ({entry['error']})"
+    if low is None or high is None:
+        return f"{_percent(entry['answer_accuracy'])}, too few trajectories for an interval"
     sure = "a loss" if high < 0 else ("a gain" if low > 0 else "not distinguishable from none")
     return (
         f"{_percent(entry['answer_accuracy'])}, {100 * entry['difference']:+.1f} points against full "
@@ -170,6 +176,9 @@ def _sweep(main: Mapping[str, Row], swept: Sequence[str], ratios: Sequence[str])
         cells = []
         for ratio in ratios:
             entry = main[policy.format(ratio)]
+            if entry["answer_accuracy"] is None:
+                cells.append("failed")
+                continue
             cells.append(
                 f"{_percent(entry['answer_accuracy'])} ({_whole(entry['answer_accuracy_low'])}–"
                 f"{_whole(entry['answer_accuracy_high'])}) · {entry['answer_ll']:.2f} · {entry['kv_tokens_mean']:,.0f}"
