@@ -155,6 +155,6 @@ def test_every_case_is_compared_with_its_own_answers(tmp_path: Path) -> None:
 
 
 def test_a_failing_child_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="no module named kvpress$"):
+    with pytest.raises(UserError, match=r"no module named kvpress$"):
         peers._run([sys.executable, "-c", "import sys; print('begun'); sys.exit('first\\nno module named kvpress')"])
     assert "begun" in capsys.readouterr().err
