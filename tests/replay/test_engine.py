@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from masking import masked_pass
 from tiny import probe, tiny_model, trajectory
 
-from kvmill.kernels import attention as fast
 from kvmill.replay import probes
-from kvmill.replay.branch import FootprintMismatch, Lane
+from kvmill.replay.branch import FootprintMismatch
 from kvmill.replay.engine import BranchRun, replay
 from kvmill.replay.forward import Forward
 from kvmill.replay.lockstep import Lockstep
@@ -208,36 +208,6 @@ def feed_until_evicted(step: Lockstep) -> Iterator[int]:
         step.settle(turn)
         yield turn
     pytest.fail("nothing was evicted")
-
-
-@torch.inference_mode()
-def masked_pass(forward: Forward, full: Lane, index: torch.Tensor, ids: Sequence[int]) -> torch.Tensor:
-    """Feed `ids` to the full cache, with every key that `index` (layers, H_kv, rows) lacks masked, head by head."""
-    group = forward.shape.group
-    past = full.cache.rows
-
-    def attend(layer, query, key, value, mask, *, scaling, **extra):
-        keys, values = full.cache.view(layer.layer_idx)
-        bias = torch.full((forward.shape.kv_heads, keys.shape[1]), float("-inf"))
-        bias.scatter_(1, index[layer.layer_idx].long(), 0.0)
-        bias[:, past:] = 0.0
-        causal = fast.causal_mask(len(ids), keys.shape[1], 1, query)
-        logits = query[0] @ keys.repeat_interleave(group, 0).transpose(1, 2) * scaling
-        logits = logits + bias.repeat_interleave(group, 0)[:, None, :] + (0 if causal is None else causal)
-        return (logits.softmax(-1) @ values.repeat_interleave(group, 0)).transpose(0, 1)[None], None
-
-    from kvmill.replay.model import install_attention
-
-    install_attention(forward.model.module, attend)
-    try:
-        from kvmill.replay.adapter import CacheAdapter
-        from kvmill.replay.model import run_layers
-
-        positions = torch.arange(full.position, full.position + len(ids))[None]
-        store = CacheAdapter(lambda layer, k, v: full.cache.append(layer, k[0], v[0]))
-        return run_layers(forward.model.module, torch.tensor([list(ids)]), positions, store)[0]
-    finally:
-        full.cache.roll_back(past)
 
 
 @pytest.mark.parametrize("policy", ["te(keep=0.2)", "random(keep=0.3)", "attention(keep=0.3)", "sink_window(keep=0.3)"])
