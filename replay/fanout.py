@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from .engine import replay
 from .equal import hold_equal
 from .forward import Forward
 from .latency import measure_latency
+from .lockstep import reason
 from .model import LoadedModel, load_model
 from .policies.base import Policy
 from .policies.registry import parse_policies, parse_policy
@@ -137,7 +137,7 @@ class Cells:
             runs = replay(self.forward, tokens, self.policies, probes, self.seed)
             return quality_rows(identity, trajectory, tokens, runs, self.model)
         except Exception as error:
-            return failed_rows(identity, self.policies, "quality", _reason(error))
+            return failed_rows(identity, self.policies, "quality", reason(error))
 
     def latency(self, trajectory: Trajectory, policy: Policy) -> Rows:
         """Rows of one policy on one trajectory, alone."""
@@ -154,7 +154,7 @@ class Cells:
             )
             return latency_rows(identity, policy, calls, self.repeats, time.perf_counter() - start)
         except Exception as error:
-            return failed_rows(identity, [policy], "latency", _reason(error))
+            return failed_rows(identity, [policy], "latency", reason(error))
 
     def _tokens(self, trajectory: Trajectory) -> Any:
         tokens = tokenize(trajectory, self.model.tokenizer)
@@ -165,13 +165,6 @@ class Cells:
                 f"{self.model.max_positions}: use a model with a longer window"
             )
         return tokens
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UserError):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
 
 
 def _open(store: Store, settings: Mapping[str, Any], seed: int, device: str, resume: str | None) -> Run:

@@ -165,8 +165,9 @@ class Forward:
             self.feed([lane], [1])
             keys.append([lane.cache.view(slot)[0].float() for slot in range(self.shape.layers)])
         tolerance = 1e-3 if self.model.dtype == torch.float32 else 0.05
+        shift = torch.tensor([37.0], device=self.model.device)
         for still, turned in zip(*keys, strict=True):
-            error = (rotate_keys(still, torch.tensor([37.0]), found) - turned).norm() / turned.norm()
+            error = (rotate_keys(still, shift, found) - turned).norm() / turned.norm()
             if not float(error) < tolerance:
                 return None
         return found

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..traces.tokens import TokenSegment, TokenTrajectory
 from .branch import Branch, Lane, TurnCounters
 from .cache import process_bytes
@@ -82,11 +84,12 @@ class Lockstep:
                 branch.own_lane()
         lanes = list({id(branch.lane): branch.lane for branch in feeding}.values())
         watching: dict[int, list[Observer]] = {id(lane): [] for lane in lanes}
-        for branch in feeding:
-            if self._guard(branch, partial(branch.state.begin, chunk)):
-                watching[id(branch.lane)].append(partial(self._observe, branch))
         ids = chunk.segment.ids[chunk.begin : chunk.end]
-        hidden = self.forward.feed(lanes, ids, observers=[watching[id(lane)] for lane in lanes]) if lanes else None
+        with _held(lanes):
+            for branch in feeding:
+                if self._guard(branch, partial(branch.state.begin, chunk)):
+                    watching[id(branch.lane)].append(partial(self._observe, branch))
+            hidden = self.forward.feed(lanes, ids, observers=[watching[id(lane)] for lane in lanes]) if lanes else None
         for branch in self.alive:
             self._guard(branch, partial(branch.state.fed, chunk))
         for branch in feeding:
@@ -171,12 +174,35 @@ class Lockstep:
         try:
             return action()
         except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            branch.error = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
-            branch.lane.riders -= 1
-            if not branch.lane.riders:
-                branch.lane.release()
+            branch.error = reason(error)
+            _leave(branch.lane)
             return None
+
+
+def reason(error: Exception) -> str:
+    """One line for a failed row: a user's mistake in its own words, a bug with the place where it shows."""
+    if isinstance(error, UserError):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
+
+
+@contextmanager
+def _held(lanes: Sequence[Lane]) -> Iterator[None]:
+    """Lanes whose last branch fails during a pass stay until the pass is over: layers to come still read them."""
+    for lane in lanes:
+        lane.riders += 1
+    try:
+        yield
+    finally:
+        for lane in lanes:
+            _leave(lane)
+
+
+def _leave(lane: Lane) -> None:
+    lane.riders -= 1
+    if not lane.riders:
+        lane.release()
 
 
 class Alone(Lockstep):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 from ..traces.tokens import TokenTrajectory
@@ -15,6 +16,7 @@ from .engine import BranchRun, TurnRecord
 from .latency import CallLatency
 from .model import LoadedModel
 from .policies.base import KvShape, Policy
+from .policies.options import show_value
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -52,7 +54,7 @@ class Identity:
 
     def cell(self, policy: Policy, measure: str) -> dict[str, Any]:
         """Key columns of one cell's row."""
-        options = {f.name: str(getattr(policy, f.name)) for f in dataclasses.fields(policy) if f.name != "given"}
+        options = {f.name: _exact(getattr(policy, f.name)) for f in dataclasses.fields(policy) if f.name != "given"}
         spelled = json.dumps([dataclasses.astuple(self), policy.name, options, measure])
         return {
             "cell_id": hashlib.sha256(spelled.encode()).hexdigest()[:16],
@@ -72,6 +74,11 @@ class Identity:
             "threads": self.threads,
             "mode": self.mode,
         }
+
+
+def _exact(value: Any) -> str:
+    """An option's value; a number in its one spelling, since keep=0.20 is the same policy as keep=0.2."""
+    return show_value(value) if isinstance(value, Decimal) else str(value)
 
 
 def failed_rows(identity: Identity, policies: Sequence[Policy], measure: str, error: str) -> Rows:

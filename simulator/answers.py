@@ -9,7 +9,7 @@ from typing import Any
 
 from ..console import plain, table
 from ..errors import UserError
-from ..replay.policies.registry import HEADLINE_POLICY, parse_policy
+from ..replay.policies.registry import HEADLINE_POLICY, parse_policies, parse_policy
 from ..replay.profile import PolicyProfile
 from ..traces.store import Store
 from .hardware import find_gpu
@@ -182,7 +182,8 @@ def simulate(
     store = store if isinstance(store, Store) else Store.open(store)
     if keep is not None and policy is not None:
         raise UserError("--policy and --keep exclude each other")
-    text = str(parse_policy(f"te(proxy=assistant,delay=1,keep={keep})" if keep is not None else policy or "full"))
+    asked = f"te(proxy=assistant,delay=1,keep={keep})" if keep is not None else policy or "full"
+    text = str(parse_policies([asked])[-1])
     slos: tuple[Slo, ...] = parse_slo(slo)
     load = find_workload(workload, Fill(agents, rate, tool_wait, scale_tokens, prefix_tokens), store=store, seed=seed)
     deployment = deploy(load, find_geometry(model), find_gpu(gpu), tp, **fields)

@@ -97,4 +97,4 @@ class KvZip(Peer):
         pairs = 0.0
         for begin, piece in zip(range(0, segment.tokens, self.chunk), self.pieces(segment), strict=True):
             pairs += piece * (self.sinks + min(self.chunk, segment.tokens - begin) + piece / 2)
-        return Work(shape.layers * shape.q_heads * pairs * (2.0 * shape.head_dim + 5.0), 0.0)
+        return Work(shape.readers * shape.q_heads * pairs * (2.0 * shape.head_dim + 5.0), 0.0)

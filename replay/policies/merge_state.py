@@ -30,7 +30,7 @@ class MergeState(WatchingState):
         super().__init__(policy, scene)
         self.rule = cast(Merge, policy)
         self.merging = self.rule.merging(self.shape.layers)
-        self._next = self.held
+        self._next: Tensor | None = None
 
     def begin(self, chunk: Chunk) -> bool:
         """Refuses models whose rotation cannot be taken off, where it would be."""
@@ -53,13 +53,15 @@ class MergeState(WatchingState):
         forced = self.is_forced[tail.long()]
         rows = [self._layer(layer, forced[layer], allowed, cache) for layer in range(self.shape.layers)]
         index, keys, values, numbers = (torch.stack(part) for part in zip(*rows, strict=True))
-        self._next = numbers.transpose(0, 1).contiguous()
-        bias = self._next[COUNT].log() if self.rule.mass_bias else None
+        after = numbers.transpose(0, 1).contiguous()
+        bias = after[COUNT].log() if self.rule.mass_bias else None
+        self._next = after
         return Eviction(self.fixed, index + self.fixed, keys=keys, values=values, bias=bias)
 
     def evicted(self, eviction: Eviction) -> None:
         """The numbers of the merged rows take effect."""
-        self.held = self._next
+        assert self._next is not None
+        self.held, self._next = self._next, None  # a second reference would outlive the next growth of `held`
 
     def _layer(self, layer: int, forced: Tensor, allowed: int, cache: KvCache) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows relative to the end of P (H_kv, allowed), their keys, values (H_kv, allowed, D), numbers (3, …)."""
