@@ -177,6 +177,8 @@ def main() -> None:
     for policy in asked.policies:
         if policy not in POLICIES:
             raise unknown("peer", policy, POLICIES)
+    if asked.write and (asked.prompts or set(asked.policies) != set(POLICIES)):
+        raise UserError("--write renews all figures: leave --prompts and --policies out")
     python = environment(asked.venv)
     model = load_model(asked.model, dtype="float32", threads=asked.threads)
     weights = resolve(asked.model)
