@@ -72,11 +72,11 @@ _HELD = (
     "SELECT policy, avg(held) AS kv_tokens_mean FROM (SELECT policy, trajectory_id, avg(kv_tokens) AS held "
     "FROM turn_metrics WHERE run_id = $1 AND measure = 'quality' GROUP BY ALL) GROUP BY policy"
 )
-# Of the tokens that were old enough to be compacted: those of the last turn are not.
+# Of the tokens of turns that were old enough to be compacted: turn t is when turn t + delay closes.
 _KEPT = (
-    "SELECT policy, avg(share) AS share FROM kept JOIN (SELECT cell_id, max(turn) AS last FROM kept WHERE run_id = $1 "
-    "GROUP BY cell_id) USING (cell_id) WHERE run_id = $1 AND kind IN ('assistant', 'tool') AND turn < last "
-    "GROUP BY policy"
+    "SELECT avg(share) AS share FROM kept JOIN (SELECT cell_id, max(turn) AS last FROM kept WHERE run_id = $1 "
+    "GROUP BY cell_id) USING (cell_id) WHERE run_id = $1 AND policy = $2 AND kind IN ('assistant', 'tool') "
+    "AND turn + $3 <= last"
 )
 _TURN_TIME = (
     "SELECT policy, avg(ttft_s + decode_s) AS turn_s FROM turn_metrics "
@@ -152,10 +152,9 @@ def profiles(store: Store, run_id: str | None = None) -> dict[str, PolicyProfile
     if run_id is None and store.latest("replay") is None:
         return {}
     found = summary(store, run_id)
-    kept = {row["policy"]: row["share"] for row in _rows(store, _KEPT, found["run"])}
     return {
         entry["policy"]: PolicyProfile(
-            keep_measured=_bounded(entry["policy"], kept),
+            keep_measured=_kept(store, found["run"], entry["policy"]),
             policy=entry["policy"],
             run=found["run"],
             model=found["model"],
@@ -177,9 +176,12 @@ def profiles(store: Store, run_id: str | None = None) -> dict[str, PolicyProfile
     }
 
 
-def _bounded(policy: str, kept: Mapping[str, float]) -> float | None:
+def _kept(store: Store, run_id: str, policy: str) -> float | None:
     """The share kept, of policies whose footprint is only a bound."""
-    return kept.get(policy) if parse_policy(policy).footprint_kind == "bounded" else None
+    rule = parse_policy(policy)
+    if rule.footprint_kind != "bounded":
+        return None
+    return store.query(_KEPT, [run_id, policy, getattr(rule, "delay", 0)]).to_pylist()[0]["share"]
 
 
 def _rows(store: Store, query: str, run_id: str) -> list[Row]:
