@@ -39,7 +39,6 @@ AT_A_FIFTH = (
     "te(proxy=boundary,keep=0.2)",
     "te(proxy=repeat,keep=0.2)",
     "te(proxy=assistant,delay=1,keep=0.2)",
-    "te(proxy=assistant,delay=2,keep=0.2)",
     "te(proxy=assistant,delay=3,keep=0.2)",
     "te(proxy=assistant,delay=5,keep=0.2)",
     "te(proxy=assistant,delay=1,keep=0.2,normaliser=global)",
@@ -49,7 +48,6 @@ AT_A_FIFTH = (
     "am(proxy=repeat,keep=0.2)",
     "am(proxy=assistant,delay=1,keep=0.2)",
     "am(proxy=assistant,delay=3,keep=0.2)",
-    "am(proxy=assistant+repeat,delay=1,keep=0.2)",
     "snapkv(keep=0.2)",
     "expected_attention(keep=0.2)",
     "keydiff(keep=0.2)",
@@ -86,6 +84,19 @@ def everything() -> list[str]:
     """The policies of the main run: at a fifth, then the others of the sweep."""
     swept = [policy.format(ratio) for policy in SWEPT for ratio in RATIOS]
     return list(dict.fromkeys([*AT_A_FIFTH, *swept]))
+
+
+def parts() -> dict[str, tuple[list[str], dict[str, str]]]:
+    """The runs by name: their policies, and what else they are told.
+
+    `merge` looks every 50 tokens, and lockstep cuts everybody's chunks there: it runs by itself.
+    """
+    names = everything()
+    return {
+        "main": ([name for name in names if not name.startswith("merge")], {}),
+        "merge": ([name for name in names if name.startswith("merge")], {}),
+        "equal": (list(AT_EQUAL_SIZE), {"equal_size": REFERENCE, "equal_by": EQUAL_BY}),
+    }
 
 
 def measured(store: Store, model: str, policies: Sequence[str], limit: int | None, **more: Any) -> dict[str, Any]:
@@ -144,6 +155,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="trajectories, families in turn (all 80)")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--store", help="the store of the runs (KVMILL_STORE, else ./kvmill-store)")
+    parser.add_argument("--threads", type=int, help="torch threads (the physical cores)")
+    parser.add_argument("--part", choices=list(parts()), help="measure one part only, in a process of its own")
     parser.add_argument("--write", action="store_true", help="renew docs/policies.md and benchmarks/results")
     parser.add_argument("--from-figures", action="store_true", help="replay nothing: write the page anew")
     parser.add_argument("--json", action="store_true", help="the figures as one JSON object")
@@ -152,13 +165,17 @@ def main() -> None:
         found = json.loads(FIGURES.read_text())
     else:
         store = Store.open(asked.store)
-        # merge looks every 50 tokens, and lockstep cuts everybody's chunks there: it runs by itself.
-        names = everything()
-        first = measured(store, asked.model, [n for n in names if not n.startswith("merge")], asked.limit)
-        merged = measured(store, asked.model, [n for n in names if n.startswith("merge")], asked.limit)
-        first["policies"] += [entry for entry in merged["policies"] if entry["policy"] != "full"]
-        second = measured(store, asked.model, AT_EQUAL_SIZE, asked.limit, equal_size=REFERENCE, equal_by=EQUAL_BY)
-        found = figures(first, second, store)
+        fixed = {"threads": asked.threads} if asked.threads else {}
+        done = {
+            part: measured(store, asked.model, policies, asked.limit, **fixed, **more)
+            for part, (policies, more) in parts().items()
+            if asked.part in (None, part)
+        }
+        if asked.part is not None:
+            print(_short(done[asked.part]["policies"]))
+            return
+        done["main"]["policies"] += [e for e in done["merge"]["policies"] if e["policy"] != "full"]
+        found = figures(done["main"], done["equal"], store)
     if asked.write:
         FIGURES.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     if asked.write or asked.from_figures:
