@@ -14,6 +14,7 @@ from ..traces.tokens import TokenSegment, TokenTrajectory, recall_prompts, repea
 from .forward import Forward
 from .lockstep import Alone
 from .model import LoadedModel, load_model
+from .policies.adaptive import Adaptive
 from .policies.base import Policy, split_turns
 from .policies.kvzip_state import KvZipState
 from .policies.proxy import FUTURE, ProxyPolicy
@@ -49,9 +50,10 @@ def select(
     Without `segments` the whole prompt is one segment; else they are (kind, length) in order: `prefix` and `user` are
     kept whole, turns close after each `tool`, or after an `assistant` that none follows, and each is compacted as in
     replay, later turns being fed to what is left. Nothing is protected unless the policy's text says so. Queries of
-    the `assistant` or `tool` proxy that the prompt does not hold come from `future_ids`, fed after it; other policies
-    do not look at them. Indices count the prompt's tokens. A model given by name is loaded in float32, since scores
-    that differ in the fourth digit change places in half precision. UserError on anything that does not fit together.
+    the `assistant` or `tool` proxy, and of `adaptive`, that the prompt does not hold come from `future_ids`, fed after
+    it; other policies do not look at them. Indices count the prompt's tokens. A model given by name is loaded in
+    float32, since scores that differ in the fourth digit change places in half precision. UserError on anything that
+    does not fit together.
     """
     rule = _as_asked(parse_policy(policy) if isinstance(policy, str) else policy)
     loaded = load_model(model, dtype="float32") if isinstance(model, str) else model
@@ -112,14 +114,25 @@ def _trajectory(
         out.append(segment_of_ids(cast(Any, kind), turn, ids[at : at + n], loaded.tokenizer))
         at += n
     turns = turn + _closes(out)
-    if needed := [p for p in rule.proxies if p in FUTURE] if isinstance(rule, ProxyPolicy) else []:
+    if needed := _asks_later(rule):
         out += _what_follows(rule, needed, future, turns, loaded)
+    if (count := sum(len(segment.ids) for segment in out)) > loaded.max_positions:
+        raise UserError(
+            f"the prompt and its future are {count} tokens, model {loaded.name} takes {loaded.max_positions}"
+        )
     try:
         split_turns(size_of(segment) for segment in out)
     except ValueError as error:
         raise UserError(f"segments: {error}") from None
     prompts = {**repeat_prompts(loaded.tokenizer), **recall_prompts(loaded.tokenizer, inside=True)}
     return TokenTrajectory("prompt", "", "", tuple(out), prompts=prompts), turns
+
+
+def _asks_later(rule: Policy) -> list[str]:
+    """Kinds of segments after the prompt whose queries score it."""
+    if isinstance(rule, Adaptive):
+        return ["assistant"]
+    return [proxy for proxy in rule.proxies if proxy in FUTURE] if isinstance(rule, ProxyPolicy) else []
 
 
 def _closes(segments: list[TokenSegment]) -> bool:
@@ -133,6 +146,7 @@ def _what_follows(
     if len(needed) > 1:
         raise UserError(f"policy {rule}: future_ids are one segment, so give one of {', '.join(needed)}")
     if not ids:
-        raise UserError(f"policy {rule}: {needed[0]} queries come after the prompt: give future_ids, or another proxy")
+        instead = ", or another proxy" if isinstance(rule, ProxyPolicy) else ""
+        raise UserError(f"policy {rule}: {needed[0]} queries come after the prompt: give future_ids{instead}")
     follows = [segment_of_ids(cast(Any, needed[0]), turn, ids, loaded.tokenizer)]
     return follows if needed[0] == "assistant" else [TokenSegment("assistant", turn, ()), *follows]

@@ -116,11 +116,20 @@ def test_what_comes_after_the_prompt_scores_it(model: LoadedModel) -> None:
     assert all(len(row) == 40 for row in lists(asked))
 
 
+def test_adaptive_keeps_what_the_given_future_reads(model: LoadedModel) -> None:
+    """One later turn and one segment: the model's own weights, as te takes them with a global normaliser."""
+    for delay in (1, 3):
+        got = lists(kvmill.select(model, IDS, f"adaptive(delay={delay})", future_ids=[200, 100, 50]))
+        assert got == lists(kvmill.select(model, IDS, "te(normaliser=global)", future_ids=[200, 100, 50]))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"policy": "te"}, r"policy te: assistant queries come after the prompt: give future_ids, or another proxy"),
         ({"policy": "te(proxy=assistant+tool)", "future_ids": [1]}, "give one of assistant, tool"),
+        ({"policy": "adaptive"}, "policy adaptive: assistant queries come after the prompt: give future_ids$"),
+        ({"token_ids": [5] * 4000, "policy": "te", "future_ids": [5] * 97}, "4097 tokens, model .* takes 4096"),
         ({"policy": "nope"}, "unknown policy 'nope'"),
         ({"segments": [("assistant", 119)]}, "segments must be .* 120 tokens in all"),
         ({"segments": [("system", 120)]}, "kinds prefix, user, assistant, tool"),
