@@ -71,7 +71,6 @@ AT_EQUAL_SIZE = (
     REFERENCE,
     "te(proxy=assistant,delay=1,normaliser=global)",
     "te(proxy=assistant,delay=1,keep_assistant=1)",
-    "te(proxy=assistant,delay=3)",
     "am(proxy=assistant,delay=1)",
     "snapkv",
     "expected_attention",

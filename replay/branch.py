@@ -183,7 +183,7 @@ class Branch:
             "layers of other length": (cache.ragged, False),
             "more than one spare block per layer": (spare >= BLOCK_ROWS * self.shape.row_bytes, False),
         }
-        exact = self.policy.footprint_kind == "exact"
+        exact = self.policy.exact
         wrong = [f"{name} live {a}, footprint {b}" for name, (a, b) in pairs.items() if (a != b if exact else a > b)]
         if wrong:
             raise FootprintMismatch(f"turn {turn}: " + "; ".join(wrong))

@@ -55,7 +55,7 @@ def hold_equal(
         if policy.name == "full" or policy == reference:
             out.append(policy)
             continue
-        if not hasattr(policy, "keep") or policy.footprint_kind != "exact":
+        if not hasattr(policy, "keep") or not policy.exact:
             raise UserError(
                 f"policy {policy} has no keep ratio that could be solved: leave it out of an equal-size run"
             )

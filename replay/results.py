@@ -179,7 +179,7 @@ def profiles(store: Store, run_id: str | None = None) -> dict[str, PolicyProfile
 def _kept(store: Store, run_id: str, policy: str) -> float | None:
     """The share kept, of policies whose footprint is only a bound."""
     rule = parse_policy(policy)
-    if rule.footprint_kind != "bounded":
+    if rule.exact:
         return None
     return store.query(_KEPT, [run_id, policy, getattr(rule, "delay", 0)]).to_pylist()[0]["share"]
 

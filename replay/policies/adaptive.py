@@ -44,6 +44,11 @@ class Adaptive(Policy):
         if sum(("keep" in self.given, self.budget is not None, self.loss is not None)) > 1:
             raise usage(str(self), "give one of keep, budget and loss")
 
+    @property
+    def exact(self) -> bool:
+        """Only a loss target depends on the text."""
+        return self.loss is None
+
     def forced(self, segment: SegmentSize) -> int:
         """Tokens of a competing segment that stay: user messages whole, protected tokens elsewhere."""
         return segment.tokens if segment.kind == "user" else forced_count(segment, self.protect)

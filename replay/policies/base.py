@@ -210,6 +210,11 @@ class Policy(ABC):
         return spell(self)
 
     @property
+    def exact(self) -> bool:
+        """Whether the footprint says what is held, and not only a bound of it, under these options."""
+        return self.footprint_kind == "exact"
+
+    @property
     def ragged(self) -> bool:
         """Whether heads keep unequal numbers of rows, which a cache of one length cannot hold."""
         return False

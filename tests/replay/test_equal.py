@@ -33,7 +33,7 @@ def test_all_hold_what_the_reference_holds(size: str) -> None:
     assert [p.name for p in solved] == [parse_policy(p).name for p in OTHERS]
     assert str(solved[0]) == "full"
     for policy in solved[1:]:
-        assert rows_held(policy, TEXTS, size) == pytest.approx(target, rel=0.02)  # thresholds hold a little more or less
+        assert rows_held(policy, TEXTS, size) == pytest.approx(target, rel=0.02)  # thresholds hold about that
         assert parse_policy(str(policy)) == policy, "it is written as it ran"
 
 
@@ -46,6 +46,14 @@ def test_boundary_may_keep_more_because_it_holds_no_raw_turn() -> None:
 
 def test_the_reference_itself_is_left_alone() -> None:
     assert hold_equal([REFERENCE], REFERENCE, TEXTS) == [REFERENCE]
+
+
+def test_adaptive_is_held_too_but_not_to_a_loss() -> None:
+    solved = hold_equal([parse_policy("adaptive"), parse_policy("adaptive(budget=300)")], REFERENCE, TEXTS, "mean")
+    for policy in solved:
+        assert rows_held(policy, TEXTS, "mean") == pytest.approx(rows_held(REFERENCE, TEXTS, "mean"), rel=0.01)
+    with pytest.raises(UserError, match="no keep ratio that could be solved"):
+        hold_equal([parse_policy("adaptive(loss=0.1)")], REFERENCE, TEXTS)
 
 
 def test_what_cannot_be_held_is_said() -> None:
