@@ -38,20 +38,22 @@ def family(policy: str) -> str:
 
 
 def keep_of(policy: str) -> str:
-    """The keep ratio as text, empty where the policy has none."""
+    """The keep ratio as text, empty where none is in force."""
     try:
-        keep = getattr(parse_policy(policy), "keep", None)
+        keep = parse_policy(policy).ratio
     except UserError:
         return ""
     return "" if keep is None else str(keep)
 
 
+def _label(policy: str) -> str:
+    return keep_of(policy) or ("full" if policy == "full" else "–")
+
+
 def _data(rows: Rows, needed: Sequence[str]) -> alt.Data:
     """Rows in which everything needed was measured, with the colour group and the label added."""
     kept = [dict(row) for row in rows if all(row.get(key) is not None for key in needed)]
-    return alt.Data(
-        values=[row | {"group": family(row["policy"]), "label": keep_of(row["policy"]) or "full"} for row in kept]
-    )
+    return alt.Data(values=[row | {"group": family(row["policy"]), "label": _label(row["policy"])} for row in kept])
 
 
 def _group(rows: Rows, title: str = "policy") -> dict[str, Any]:
@@ -102,7 +104,7 @@ def against_kv(rows: Rows, value: str, title: str, *, percent: bool = False) -> 
 
 def kv_over_turns(rows: Rows) -> alt.Chart:
     """Mean KV rows after each turn, one line per policy; dashes tell keep ratios of one colour apart."""
-    labels = sorted({keep_of(row["policy"]) or "full" for row in rows}, key=lambda label: (label != "full", label))
+    labels = sorted({_label(row["policy"]) for row in rows}, key=lambda label: (label != "full", label))
     return (
         alt.Chart(_data(rows, ("turn", "kv_tokens")))
         .mark_line()

@@ -109,7 +109,7 @@ def _table(
 def _shown(entry: Row) -> dict[str, Any]:
     """An entry with its derived cells: keep ratio, accuracy with interval, agreement, saving in percent."""
     accuracy, low, high = (entry[f"answer_accuracy{end}"] for end in ("", "_low", "_high"))
-    keep = getattr(parse_policy(entry["policy"]), "keep", None)
+    keep = parse_policy(entry["policy"]).ratio
     return {
         **entry,
         "keep": None if keep is None else format(keep.normalize(), "f"),

@@ -26,7 +26,7 @@ _CAN = """## What the small model can and cannot show
 
 _COLUMNS = (
     "| policy | answer accuracy (95 %) | against full, points (95 %) | answer LL | ΔNLL (95 %) | KL | agreement "
-    "| KV tokens, mean | KV tokens, peak | compaction, GFLOP | fed again |\n"
+    "| KV tokens, mean | KV tokens, peak | compaction, GFLOP | fed after cuts, as copies |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 _LEGEND = """*Measured.* Answer accuracy: share of probes whose right candidate is the likeliest (chance 25 %). LL: mean

@@ -96,8 +96,9 @@ class TurnFootprint:
     and query head (log-sum-exps of captured queries). Their `_peak` is the moment before the last compaction.
 
     `transient_rows` are the most rows of a copy that is fed for scoring and taken back, beyond `kv_rows_peak`, and
-    `copied_tokens` all tokens fed for it; `reprefill_tokens` are tokens fed again by text-level policies;
-    `compactions` counts evictions.
+    `copied_tokens` all tokens fed for it; `reprefill_tokens` are the tokens that text-level policies feed after a cut:
+    again, or for the first time, as what is kept of the tool response that closes the turn; `compactions` counts
+    evictions.
     """
 
     kv_rows: int
@@ -213,6 +214,12 @@ class Policy(ABC):
     def exact(self) -> bool:
         """Whether the footprint says what is held, and not only a bound of it, under these options."""
         return self.footprint_kind == "exact"
+
+    @property
+    def ratio(self) -> Decimal | None:
+        """The keep ratio that is in force: None where a number of rows or another target stands in for it."""
+        instead = any(getattr(self, name, None) is not None for name in ("budget", "pool", "loss"))
+        return None if instead else getattr(self, "keep", None)
 
     @property
     def ragged(self) -> bool:

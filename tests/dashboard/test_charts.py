@@ -82,7 +82,13 @@ def test_every_policy_of_the_demo_has_its_group_and_groups_look_different():
     assert charts.family("something(new=1)") == "other"
 
 
+P = ("full", "te(keep=0.2)", "drop_tool_outputs", "hybrid(window=20,pool=10)")
+
+
 def test_labels_tell_keep_ratios_apart():
     assert charts.keep_of("te(keep=0.20)") == "0.20"
     assert charts.keep_of("te") == "0.2"
     assert charts.keep_of("full") == charts.keep_of("something") == ""
+    assert charts.keep_of("attention(budget=40)") == charts.keep_of("adaptive(loss=0.1)") == ""
+    labels = [charts.kv_over_turns([{"policy": p, "turn": 0, "kv_tokens": 1.0}]).data.values[0]["label"] for p in P]
+    assert labels == ["full", "0.2", "–", "–"]

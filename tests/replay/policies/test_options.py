@@ -138,3 +138,21 @@ def test_every_policy_can_be_written_without_options():
     for name, cls in POLICIES.items():
         assert parse_policy(name) == cls()
         assert str(cls()) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "ratio"),
+    [
+        ("te", "0.2"),
+        ("attention(keep=0.30)", "0.3"),
+        ("attention(budget=40)", None),
+        ("hybrid(window=30,pool=20)", None),
+        ("hybrid(window=30)", "0.2"),
+        ("adaptive(loss=0.1)", None),
+        ("adaptive(budget=60)", None),
+        ("full", None),
+        ("drop_tool_outputs", None),
+    ],
+)
+def test_a_keep_ratio_is_shown_only_where_it_is_in_force(text: str, ratio: str | None) -> None:
+    assert parse_policy(text).ratio == (None if ratio is None else Decimal(ratio))
