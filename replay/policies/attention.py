@@ -50,6 +50,8 @@ class Attention(RunningPolicy):
         super().__post_init__()
         if self.window is not None and "decay" in self.given:
             raise usage(str(self), "give decay or window, not both")
+        if self.locality != "distance" and self.distance != 16:
+            raise usage(str(self), "distance counts only with locality=distance")
 
     @property
     def scalars(self) -> int:

@@ -71,6 +71,8 @@ class Hybrid(RunningPolicy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.prefix == "keep" and self.base != 100:
+            raise usage(str(self), "base counts only with prefix=drop, where P is compacted too")
         if self.pool is None:
             return
         if self.window is None or self.window + self.pool == 0:

@@ -33,7 +33,9 @@ class MergeState(WatchingState):
         self._next: Tensor | None = None
 
     def begin(self, chunk: Chunk) -> bool:
-        """Refuses models whose rotation cannot be taken off, where it would be."""
+        """Refuses models whose rotation cannot be taken off, where it would be, and layers that do not exist."""
+        if not self.merging:
+            raise UserError(f"layers={self.rule.layers}: this model has compactable layers 0-{self.shape.layers - 1}")
         if self.rule.space == "pre" and self.scene.frequencies is None:
             raise UserError(
                 "space=pre turns keys by rotary frequencies, which this model does not have: use space=post"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar, Literal
 
-from .base import KvShape, SegmentSize, TurnSizes, Work
+from .base import KvShape, SegmentSize, TurnSizes, Work, usage
 from .options import choice, decimal_in, integer, option
 from .segment import SegmentPolicy
 
@@ -135,6 +135,10 @@ class ExpectedAttention(Peer):
     epsilon: Decimal = option(
         Decimal(0), "added to the softmax before the norm", parse=decimal_in("0", "1"), show="0 to 1"
     )
+
+    def __post_init__(self) -> None:
+        if self.epsilon and not self.vnorm:
+            raise usage(str(self), "epsilon counts only with vnorm=true")
 
     def own_queries(self, segment: SegmentSize) -> int:
         """Everything after the sinks."""

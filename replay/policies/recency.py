@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .base import KvShape, SegmentSize, Work
+from .base import KvShape, SegmentSize, Work, usage
 from .options import integer, option, true_false
 from .protect import protect_option
 from .running import RunningPolicy, Step, gather_work, protected_or_user
@@ -29,6 +29,11 @@ class SinkWindow(RunningPolicy):
 
     sinks: int = option(4, "first tokens of P kept under prefix=drop", parse=integer(0), show="int ≥ 0")
     renumber: bool = option(False, "positions inside the cache", parse=true_false, show="true | false")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prefix == "keep" and self.sinks != 4:
+            raise usage(str(self), "sinks count only with prefix=drop: else all of P is kept")
 
     @property
     def needs_rotation(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -52,6 +52,12 @@ def test_a_users_mistake_is_told_in_its_own_words() -> None:
     assert (runs["sink_window"].error, runs["te"].error) == (said, None)
 
 
+def test_layers_that_a_model_does_not_have_are_not_merged_in_silence() -> None:
+    runs = run("llama", "merge(layers=3-9)", "te")
+    assert (runs["merge"].error, runs["te"].error) == ("layers=3-9: this model has compactable layers 0-2", None)
+    assert run("llama", "merge(layers=2-9)")["merge"].error is None
+
+
 def test_one_policy_spelled_in_two_ways_has_one_cell() -> None:
     who = Identity("t", "s", "f", 0, "m", "x", "float32", "cpu", 1, "teacher")
     cells = {who.cell(parse_policy(text), "quality")["cell_id"] for text in ("te", "te(keep=0.2)", "te(keep=0.200)")}

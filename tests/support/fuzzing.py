@@ -34,7 +34,7 @@ VALUES = {
         "gamma": "0 4",
         "granularity": "head token",
         "kernel": "1 3 5 7",
-        "layers": "all 0 0-1 1-5 7-9",
+        "layers": "all 0 0-1 1-5",
         "locality": "none distance normalised",
         "mass_bias": "true false",
         "min_tokens": "0 5 40 1000",

@@ -22,14 +22,14 @@ TRIGGER = st.one_of(
 OPTIONS = {
     "full": {},
     "truncate": {"keep": RATIO, "prefix": st.sampled_from(["keep", "drop"])},
-    "sink_window": {"budget": COUNT, "trigger": TRIGGER, "sinks": COUNT},
+    "sink_window": {"budget": COUNT, "trigger": TRIGGER, "renumber": st.sampled_from(["true", "false"])},
     "random": {"keep": RATIO, "protect": st.sampled_from(["structure", "none"]), "trigger": TRIGGER},
     "attention": {
         "keep": RATIO,
         "trigger": TRIGGER,
         "decay": RATIO,
         "locality": st.sampled_from(["none", "distance", "normalised"]),
-        "distance": COUNT,
+        "distance": st.just("16"),  # another one counts only with locality=distance
     },
     "te": {
         "proxy": st.permutations(["assistant", "boundary", "tool"]).flatmap(
@@ -138,6 +138,15 @@ def test_every_policy_can_be_written_without_options():
     for name, cls in POLICIES.items():
         assert parse_policy(name) == cls()
         assert str(cls()) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["attention(distance=5)", "hybrid(base=5)", "sink_window(sinks=8)", "expected_attention(vnorm=false,epsilon=0.1)"],
+)
+def test_an_option_that_would_change_nothing_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"counts? only with"):
+        parse_policy(text)
 
 
 @pytest.mark.parametrize(
