@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .base import SegmentSize, TurnSizes, usage
+from .base import KvShape, SegmentSize, TurnSizes, Work, split_turns, usage
 from .options import choice, integer, mix, option
 from .segment import SegmentPolicy
 
@@ -88,6 +88,25 @@ class ProxyPolicy(SegmentPolicy):
         """One per captured token and query head."""
         return captured if self.needs_totals else 0
 
+    def work(self, segments: Sequence[SegmentSize], shape: KvShape) -> list[Work]:
+        """As every segment policy; where queries carry a log-sum-exp, also that of each over the whole cache.
+
+        As if the attention kernel did not give it: 2·D + 5 operations per query and row, the keys read once per turn.
+        """
+        works = super().work(segments, shape)
+        if not self.needs_totals:
+            return works
+        steps = zip(split_turns(segments), self.footprint(segments), strict=True)
+        return [
+            work + _totals_work(self._captured(turn, first=not t), step.kv_rows_peak + step.transient_rows, shape)
+            for t, (work, (turn, step)) in enumerate(zip(works, steps, strict=True))
+        ]
+
+    def _captured(self, turn: TurnSizes, *, first: bool) -> int:
+        """Tokens whose queries are captured in a turn; nobody is before the first one."""
+        own = sum(self.own_queries(s) + self.copy_queries(s) for s in turn.segments())
+        return own if first else own + self.future_queries(turn)
+
     def source_rows(self, segment: SegmentSize, later: Sequence[TurnSizes], group: int) -> list[int]:
         """Query rows that each source has for a segment, uncapped, in the order of the option."""
         own = {"boundary": self.own_queries(segment), "repeat": self.copy_queries(segment)}
@@ -96,6 +115,11 @@ class ProxyPolicy(SegmentPolicy):
 
     def _loses(self, segment: SegmentSize) -> bool:
         return self.kept(segment) < segment.tokens
+
+
+def _totals_work(asked: int, rows: int, shape: KvShape) -> Work:
+    flops = shape.readers * shape.q_heads * asked * rows * (2.0 * shape.head_dim + 5.0)
+    return Work(flops, rows * shape.row_bytes / 2 if asked else 0.0)
 
 
 def _future(turn: TurnSizes, source: str) -> int:
