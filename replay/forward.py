@@ -96,6 +96,7 @@ class Forward:
         self.shape: KvShape = model.shape()
         full = [layer.index for layer in model.layers if layer.kind == "full"]
         self._slots = {index: slot for slot, index in enumerate(full)}
+        self.readers = tuple(sum(layer.owner == index for layer in model.layers) for index in full)
         self._pass: Pass | None = None
         install_attention(model.module, self._attention)
 

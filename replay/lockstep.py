@@ -45,6 +45,7 @@ class Lockstep:
             device,
             forward.frequencies if any(policy.needs_rotation for policy in policies) else None,
             trajectory.prompts,
+            forward.readers,
         )
         for policy in policies:
             lane.riders += 1

@@ -39,6 +39,7 @@ class HybridState(WatchingState):
     def __init__(self, policy: Policy, scene: Scene) -> None:
         super().__init__(policy, scene)
         self.rule = cast(Hybrid, policy)
+        self.readers = scene.readers or (1,) * self.shape.layers
         self.final = self.prefix_end = 0
         self.is_entity = torch.zeros(scene.tokens, dtype=torch.bool, device=self.device)
 
@@ -62,7 +63,8 @@ class HybridState(WatchingState):
         """Activity of what has no final score yet; last use of every row."""
         assert self.chunk is not None
         tail = weights[:, :, self.fixed :]
-        activity = tail[:, :, self.final :].sum(1)
+        # Called once per layer that reads this cache: together they are as many queries as one layer's.
+        activity = tail[:, :, self.final :].sum(1) / self.readers[layer]
         self.held[SCORE, layer, :, self.final :] += activity
         if self.chunk.segment.kind == "assistant" and self.rule.gamma > 0:
             self.held[OWN, layer, :, self.final :] += activity

@@ -26,7 +26,7 @@ class Scene:
 
     `frequencies` (F,) are the inverse RoPE frequencies of the compactable layers, whose rotation takes the first 2F
     dimensions of a key in halves; None where the model's rotation is another. `prompts` are the token ids of the texts
-    that ask the model to repeat.
+    that ask the model to repeat. `readers` is how many layers read each compactable cache (one each unless said).
     """
 
     shape: KvShape
@@ -35,6 +35,7 @@ class Scene:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     frequencies: Tensor | None = None
     prompts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    readers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

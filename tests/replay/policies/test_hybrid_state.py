@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from families import family_model
 from stepping import start, tokens_of, walk, watched
+from tiny import trajectory
 
+from kvmill.replay.forward import Forward
 from kvmill.replay.lockstep import Lockstep
 from kvmill.replay.policies.hybrid import Entry, Hybrid, pool_by_heap
-from kvmill.replay.policies.hybrid_state import HybridState
+from kvmill.replay.policies.hybrid_state import OWN, SCORE, HybridState
+from kvmill.replay.policies.registry import parse_policy
 
 SPECS = [
     "hybrid(keep=0.3)",
@@ -111,3 +115,16 @@ def test_flags_of_rules_and_roles() -> None:
                 want |= {at + offset for offset in s.entities}
             at += len(s.ids)
         assert set(state.is_entity.nonzero()[:, 0].tolist()) == want
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma4"])
+def test_a_query_has_one_attention_to_give_however_many_layers_read_a_cache(family: str) -> None:
+    policy = parse_policy("hybrid(prefix=drop,budget=5000)")
+    step = walk(Lockstep(Forward(family_model(family)), trajectory(turns=3), [policy], seed=1))
+    state = step.branches[0].state
+    assert isinstance(state, HybridState)
+    assert max(state.readers) == (2 if family == "gemma4" else 1)
+    total = state.held.sum(-1)
+    assert total[SCORE].flatten().tolist() == pytest.approx([step.logical] * total[SCORE].numel(), rel=1e-4)
+    asked = len(tokens_of(step, "assistant"))
+    assert total[OWN].flatten().tolist() == pytest.approx([asked] * total[OWN].numel(), rel=1e-4)
