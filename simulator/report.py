@@ -91,7 +91,11 @@ def assumptions(scenario: Scenario) -> dict[str, Any]:
         "window": f"{scenario.positions.cut_share:.0%} of sessions end at the model's window of "
         f"{deployment.geometry.max_positions:,} tokens, before their last turn",
         "extra_turns": "none (assumed)" if not scenario.extra_turns else f"{scenario.extra_turns:.0%} more",
-    }
+    } | (
+        {}
+        if scenario.keep_measured is None
+        else {"kept": f"{scenario.keep_measured:.1%} of the tokens, the mean that replay measured (target: a loss)"}
+    )
 
 
 def _drawn(load: Workload) -> str:

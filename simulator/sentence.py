@@ -72,6 +72,12 @@ def _turns(row: Row) -> str:
 
 
 def _quality(row: Row, model: str) -> str:
+    kept = row.get("keep_measured")
+    share = "" if kept is None else f"Its memory follows the {kept:.0%} of tokens that replay saw it keep. "
+    return share + _measured(row, model)
+
+
+def _measured(row: Row, model: str) -> str:
     if row["quality_model"] is None:
         return "Quality was not measured: no complete replay run has this policy. "
     where = f"Quality measured with {row['quality_model']}"

@@ -10,7 +10,7 @@ from kvmill.errors import UserError
 from kvmill.replay.policies.base import SegmentSize
 from kvmill.replay.policies.registry import parse_policy
 from kvmill.replay.results import profiles
-from kvmill.simulator.answers import simulate
+from kvmill.simulator.answers import plan_named, simulate
 from kvmill.traces.store import Store
 
 LOSS = "adaptive(loss=0.1,delay=2)"
@@ -54,8 +54,20 @@ def test_a_plan_follows_the_measured_share(tmp_path: Path) -> None:
     found = simulate("samples", "qwen3.5-27b", "h200", 1, policy=LOSS, agents=4, store=store, save=False)
     fixed = simulate("samples", "qwen3.5-27b", "h200", 1, policy="adaptive(keep=0.5,delay=2)", agents=4, store=store)
     assert found["keep_measured"] == pytest.approx(0.5)
+    assert found["assumptions"]["kept"].startswith("50.0% of the tokens")
+    assert "kept" not in fixed["assumptions"]
     assert found["kv_used_share"] == fixed["kv_used_share"]
     kinds = ("prefix", "assistant", "tool", "assistant", "tool", "assistant", "tool")
     sizes = [SegmentSize(kind, 40, 2) for kind in kinds]  # type: ignore[arg-type]
     rows = parse_policy(LOSS).as_measured(found["keep_measured"]).footprint(sizes)
     assert [step.kv_rows for step in rows] == [120, 200, 240]
+
+
+def test_the_answer_says_that_memory_follows_a_measured_share(tmp_path: Path) -> None:
+    store = store_with(tmp_path, [0.25, 0.75, 1.0, 1.0])
+    slo = {"ttft_p95": 2.0, "tpot_p95": 0.05}
+    found = plan_named(
+        "samples", "qwen3.5-27b", "h200", slo=slo, policies=[LOSS], agents=4, store=store, save=False, replications=2,
+        sensitivity=False, turns=300,
+    )  # fmt: skip
+    assert "Its memory follows the 50% of tokens that replay saw it keep." in found["answer"]
