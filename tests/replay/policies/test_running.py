@@ -100,9 +100,9 @@ def policies(draw: st.DrawFn) -> RunningPolicy:
     parts.append(draw(st.sampled_from([*keeps, "budget=1", "budget=30", "budget=400"])))
     if name != "truncate":
         parts.append(f"trigger={draw(st.sampled_from(TRIGGERS))}")
-    if name == "sink_window":
+    if name == "sink_window" and parts[0] == "prefix=drop":
         parts.append(f"sinks={draw(st.integers(0, 6))}")
-    elif name != "truncate":
+    elif name not in ("truncate", "sink_window"):
         parts.append(f"protect={draw(st.sampled_from(['structure', 'none']))}")
     if name == "merge":
         parts.append(f"mass_bias={draw(st.sampled_from(['true', 'false']))}")
