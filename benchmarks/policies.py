@@ -18,6 +18,7 @@ from kvmill.console import note, table
 from kvmill.replay.policies.registry import describe, parse_policies
 from kvmill.replay.results import summary
 from kvmill.replay.start import replay_named
+from kvmill.replay.statistics import difference
 from kvmill.traces.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -137,7 +138,28 @@ def figures(main: Mapping[str, Any], equal: Mapping[str, Any], store: Store) -> 
         "equal_by": EQUAL_BY,
         "policies": main["policies"],
         "equal_size": equal["policies"],
+        "paired": paired(store, equal),
     }
+
+
+def paired(store: Store, equal: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """`adaptive` minus every `te` of the equal-size run, paired by trajectory, with 95 % intervals."""
+    names = [entry["policy"] for entry in equal["policies"] if entry["n"]]
+    mine = next((name for name in names if name.startswith("adaptive")), None)
+    out: list[dict[str, Any]] = []
+    for other in [name for name in names if name.startswith("te(")] if mine else []:
+        row: dict[str, Any] = {"policy": mine, "other": other}
+        for figure in ("answer_accuracy", "answer_ll"):
+            rows = store.query(
+                f"SELECT one.{figure} AS one, two.{figure} AS two FROM cells one JOIN cells two USING (run_id, "
+                "trajectory_id, measure) WHERE run_id = $1 AND measure = 'quality' AND one.policy = $2 "
+                f"AND two.policy = $3 AND one.{figure} IS NOT NULL AND two.{figure} IS NOT NULL ORDER BY trajectory_id",
+                [equal["run"], mine, other],
+            ).to_pylist()
+            found = difference([r["one"] for r in rows], [r["two"] for r in rows])
+            row |= {"n": found.n, figure: found.value, f"{figure}_low": found.low, f"{figure}_high": found.high}
+        out.append(row)
+    return out
 
 
 def _processor() -> str:

@@ -100,22 +100,25 @@ def _findings(found: Row, main: Mapping[str, Row], equal: Mapping[str, Row]) -> 
             + f"; the last is `{ranked[-1]['policy']}` {_percent(ranked[-1]['answer_accuracy'])}."
         )
     if mine is not None and best_te is not None:
-        better = mine["answer_accuracy"] - best_te["answer_accuracy"]
+        pair = next((p for p in found["paired"] if p["other"] == best_te["policy"]), None)
         lines.append(
-            f"- `adaptive` answers {100 * better:+.1f} points against the best fixed `te` of that table "
-            f"(`{best_te['policy']}`), LL {mine['answer_ll'] - best_te['answer_ll']:+.2f}, at "
-            f"{mine['kv_tokens_mean']:.0f} and {best_te['kv_tokens_mean']:.0f} mean KV tokens. "
-            + (
-                "Their intervals against `full` overlap: this is no proof of a difference."
-                if _overlap(mine, best_te)
-                else "Their intervals against `full` do not overlap."
-            )
+            f"- `{mine['policy']}` against the best fixed `te` of that table, `{best_te['policy']}`, at "
+            f"{mine['kv_tokens_mean']:.0f} and {best_te['kv_tokens_mean']:.0f} mean KV tokens: {_paired(pair)}."
         )
     return "\n".join(lines)
 
 
-def _overlap(one: Row, other: Row) -> bool:
-    return one["difference_low"] <= other["difference_high"] and other["difference_low"] <= one["difference_high"]
+def _paired(pair: Row | None) -> str:
+    """The paired differences of accuracy and LL, and what may be said of them."""
+    if pair is None or pair["answer_accuracy_low"] is None:
+        return "too few trajectories for an interval"
+    low, high = pair["answer_accuracy_low"], pair["answer_accuracy_high"]
+    sure = "better" if low > 0 else ("worse" if high < 0 else "not distinguishable")
+    return (
+        f"{100 * pair['answer_accuracy']:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}, paired over {pair['n']} "
+        f"trajectories), LL {pair['answer_ll']:+.2f} ({pair['answer_ll_low']:+.2f} to {pair['answer_ll_high']:+.2f}): "
+        f"{sure} by answer accuracy"
+    )
 
 
 def _against(entry: Row) -> str:

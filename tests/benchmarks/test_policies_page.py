@@ -50,7 +50,7 @@ def entry(policy: str, accuracy: float | None = 0.5, against: tuple[float, float
     }
 
 
-def figures(**changed: dict[str, Any]) -> dict[str, Any]:
+def figures(**changed: Any) -> dict[str, Any]:
     """Every policy of the benchmark, all alike but those `changed` (main=…, equal=…: by policy)."""
     main = {name: entry(name) for name in policies.everything()} | {"full": entry("full", 0.7, None)}
     equal = {"full": entry("full", 0.7, None), EQUAL_TE: entry(EQUAL_TE), EQUAL_OURS: entry(EQUAL_OURS)}
@@ -64,10 +64,11 @@ def figures(**changed: dict[str, Any]) -> dict[str, Any]:
         "equal_by": "mean",
         "policies": [*(main | changed.get("main", {})).values()],
         "equal_size": [*(equal | changed.get("equal", {})).values()],
+        "paired": changed.get("paired", []),
     }
 
 
-def text(authors: dict[str, Any] | None = None, **changed: dict[str, Any]) -> str:
+def text(authors: dict[str, Any] | None = None, **changed: Any) -> str:
     return page(figures(**changed), describe(), policies.SWEPT, policies.RATIOS, authors)
 
 
@@ -98,15 +99,22 @@ def test_a_difference_is_called_what_its_interval_says(against: tuple[float, flo
         assert finding(written, start).endswith(f"50.0%, {said}.")
 
 
-def test_ours_against_the_best_fixed_one_is_no_proof_while_intervals_overlap() -> None:
-    near = text(equal={EQUAL_OURS: entry(EQUAL_OURS, 0.55, (-0.15, -0.25, -0.05))})
-    line = finding(near, "`adaptive`")
-    assert "+5.0 points against the best fixed `te`" in line
-    assert line.endswith("overlap: this is no proof of a difference.")
-    far = text(equal={EQUAL_OURS: entry(EQUAL_OURS, 0.68, (-0.02, -0.05, 0.01))})
-    assert finding(far, "`adaptive`").endswith("Their intervals against `full` do not overlap.")
-    worse = text(equal={EQUAL_OURS: entry(EQUAL_OURS, 0.4, (-0.3, -0.45, -0.2))})
-    assert "-10.0 points against the best fixed `te`" in finding(worse, "`adaptive`")
+@pytest.mark.parametrize(
+    ("low", "high", "said"), [(0.01, 0.09, "better"), (-0.09, -0.01, "worse"), (-0.02, 0.08, "not distinguishable")]
+)
+def test_ours_against_the_best_fixed_one_is_what_their_paired_difference_says(
+    low: float, high: float, said: str
+) -> None:
+    pair = {"policy": EQUAL_OURS, "other": EQUAL_TE, "n": 8}
+    pair |= {"answer_accuracy": (low + high) / 2, "answer_accuracy_low": low, "answer_accuracy_high": high}
+    pair |= {"answer_ll": 0.25, "answer_ll_low": 0.125, "answer_ll_high": 0.5}
+    line = finding(text(paired=[pair]), f"`{EQUAL_OURS}` against")
+    assert f"{50 * (low + high):+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}, paired over 8" in line
+    assert line.endswith(f"{said} by answer accuracy.")
+
+
+def test_without_a_pair_nothing_is_said_of_ours() -> None:
+    assert finding(text(), f"`{EQUAL_OURS}` against").endswith("too few trajectories for an interval.")
 
 
 def test_the_order_at_equal_size_is_that_of_the_figures() -> None:
