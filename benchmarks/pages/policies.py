@@ -33,7 +33,8 @@ _LEGEND = """*Measured.* Answer accuracy: share of probes whose right candidate 
 log-likelihood of the right answer, nats. ΔNLL (nats per token), KL and agreement (same likeliest token): recorded
 assistant tokens of turns 2…last, against the full cache. KV tokens: rows per layer and KV head, mean over turns and
 most inside any turn. Compaction: arithmetic of scoring, fitting, clustering per trajectory, *estimated* from lengths.
-Fed again: tokens per trajectory that a policy feeds beyond the text (cut texts, copies to score with)."""
+Fed after cuts, as copies: tokens per trajectory that follow the first changed token of a cut text, or that are fed
+only to score with and taken back."""
 
 
 def page(
@@ -51,7 +52,8 @@ def page(
                 "# Policies, measured",
                 "Written by `kvmill bench policies --limit N --write`; do not edit. "
                 f"{full['n']} of the bundled sample trajectories, {full['n_probes']} probes, {found['model']} in "
-                f"{found['dtype']}, seed {found['seed']}, on {machine['processor']} with {machine['threads']} threads, "
+                f"{found['dtype']}, seed {found['seed']}, on {machine['processor']} with {machine['threads']} torch "
+                f"thread{'s' * (machine['threads'] != 1)}, "
                 f"torch {versions.get('torch', '?')}, transformers {versions.get('transformers', '?')}.",
                 "## What came out",
                 _findings(found, main, equal),
