@@ -117,4 +117,5 @@ def test_importing_the_package_is_light_and_unknown_names_are_refused():
     with pytest.raises(AttributeError, match="no attribute 'recommendation'"):
         _ = kvmill.recommendation
     assert not hasattr(kvmill, "recommend"), "it is not built yet, and nothing stands in for it"
-    assert {"read_traces", "run_replay", "results", "simulate", "plan", "validate", "select", "session"} <= set(dir(kvmill))
+    verbs = {"read_traces", "run_replay", "results", "simulate", "plan", "validate", "select", "session"}
+    assert verbs <= set(dir(kvmill))
