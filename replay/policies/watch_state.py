@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -45,9 +47,9 @@ class WatchingState(RunningState):
         weights = attention_weights(folded, keys, scaling, limits.repeat(group), bias=bias)
         self.note(layer, weights.view(-1, group, length, rows).mean(1), index)
 
+    @abstractmethod
     def note(self, layer: int, weights: Tensor, index: Tensor) -> None:
         """(H_kv, L, rows) weights, averaged over the query heads of each KV head; `index` as in `observe`."""
-        raise NotImplementedError
 
     def evicted(self, eviction: Eviction) -> None:
         """Keep the numbers of the rows that stay."""

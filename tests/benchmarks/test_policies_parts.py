@@ -21,5 +21,6 @@ def test_every_policy_of_the_equal_part_can_hold_the_references_rows(tmp_path: P
 
 
 def test_every_part_is_spelled_as_policies_are() -> None:
+    """As they are printed: the page looks its rows up by these texts. `full` is always first."""
     for names, _ in parts().values():
-        parse_policies(names)
+        assert [str(policy) for policy in parse_policies(names)] == ["full", *(n for n in names if n != "full")]

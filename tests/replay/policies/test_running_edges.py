@@ -60,7 +60,10 @@ def runs(name: str, size: str) -> dict[str, BranchRun]:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_any_lengths_at_a_fifth(name: str) -> None:
-    runs(name, "keep=0.2")
+    found = runs(name, "keep=0.2")
+    full = [turn.kv_rows for turn in found["full"].turns]
+    for run in found.values():
+        assert [turn.kv_rows <= rows for turn, rows in zip(run.turns, full, strict=True)] == [True] * len(full)
 
 
 @pytest.mark.parametrize("name", ["one token each", "no assistant tokens"])
