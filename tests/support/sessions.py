@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from chatter import CHATML, Chatter
 from families import family_model
+from stepping import walk
 from tiny import tiny_model
 
 from kvmill.replay.forward import Forward
 from kvmill.replay.lockstep import Alone, Lockstep
 from kvmill.replay.model import LoadedModel
 from kvmill.replay.policies.registry import parse_policy
-from kvmill.replay.segments import turns_of
 from kvmill.replay.session import Session
 from kvmill.traces.tokens import TokenTrajectory
 
@@ -26,18 +26,6 @@ def chatty(template: str = CHATML, seed: int = 0) -> LoadedModel:
 def chatting(name: str) -> LoadedModel:
     """A model of a family (`tiny` is the tiny Llama) that can chat."""
     return chatty() if name == "tiny" else replace(family_model(name), tokenizer=Chatter())  # type: ignore[arg-type]
-
-
-def walk(step: Lockstep) -> Lockstep:
-    for turn, segments in enumerate(turns_of(step.trajectory)):
-        for segment in segments:
-            for chunk in step.chunks(segment):
-                step.feed(chunk)
-                step.look(chunk)
-        step.compact(turn)
-        step.catch_up()
-        step.settle(turn)
-    return step
 
 
 def replayed(run: Session, model: LoadedModel, policy: str, text: TokenTrajectory) -> Lockstep:
