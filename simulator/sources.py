@@ -167,12 +167,13 @@ def stored_trajectories(name: str, store: Store) -> list[Trajectory]:
 
 def stored_requests(name: str, store: Store) -> list[Request]:
     """The rows that `requests`, `requests:SELECTION` or the path of a request log names; empty for anything else."""
-    from ..traces.ingest import expand, read_file
+    from ..traces.files import read_file
+    from ..traces.ingest import expand
     from ..traces.select import select_requests
 
     if name == "requests" or name.startswith("requests:"):
         return select_requests(store, name.partition(":")[2] or "last")
     if any(c in name for c in "*?[/\\") or Path(name).exists():
-        kind, _ = read_file(next(iter(expand([name]))))
+        kind, _, _ = read_file(next(iter(expand([name]))))
         return select_requests(store, name) if kind.kind == "requests" else []
     return []

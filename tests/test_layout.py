@@ -228,4 +228,6 @@ def test_the_map_is_short_and_names_every_file():
     text = (ROOT / "docs" / "architecture.md").read_text()
     assert len(text.splitlines()) <= 60
     named = set(re.findall(r"`([^`]+)`", text)) | set(re.findall(r"/(\w+)`", text))
-    assert [n for n, p in modules().items() if p.name != "__init__.py" and p.stem not in named] == []
+    # Readers of traces are listed by `kvmill traces formats`, each with its title.
+    files = {n: p for n, p in modules().items() if p.name != "__init__.py" and p.parent.name != "readers"}
+    assert [n for n, p in files.items() if p.stem not in named] == []

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..errors import UserError
 from . import checks
-from .ingest import expand, read_file
+from .files import read_file
+from .ingest import expand
 from .trajectory import Trajectory
 
 _EXAMPLES = 10
@@ -34,7 +35,7 @@ def _check(path: Path, format: str) -> dict[str, Any]:
     examples: list[str] = []
     out: dict[str, Any] = {"path": str(path), "format": None, "records": 0, "rejected": 0, "error": None}
     try:
-        chosen, items = read_file(path, format)
+        chosen, items, _ = read_file(path, format)
         out["format"] = chosen.name
         for item in items:
             if item.value is None:

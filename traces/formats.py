@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from typing import Any
 
 from ..errors import InputError, UserError, unknown
-from .readers import mooncake, openai_chat, tau_bench
-from .trajectory import Request, Trajectory
+from . import readers
+from .reading import Format
+
+__all__ = ["FORMATS", "Format", "detect", "named"]
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """One reader. `sniff` says whether a parsed record looks like it; `read` makes the noun or raises Reject."""
-
-    name: str
-    title: str
-    kind: Literal["trajectories", "requests"]
-    sniff: Callable[[Any], bool]
-    read: Callable[[Any], Trajectory | Request]
+def _formats() -> dict[str, Format]:
+    """Every module of `readers` that has a FORMAT: adding a file there adds a format."""
+    names = sorted(module.name for module in pkgutil.iter_modules(readers.__path__))
+    modules = [importlib.import_module(f".{name}", readers.__name__) for name in names]
+    found = [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
+    return {format.name: format for format in found}
 
 
-FORMATS = {
-    f.name: f
-    for f in (
-        Format(openai_chat.NAME, openai_chat.TITLE, "trajectories", openai_chat.sniff, openai_chat.read),
-        Format(tau_bench.NAME, tau_bench.TITLE, "trajectories", tau_bench.sniff, tau_bench.read),
-        Format(mooncake.NAME, mooncake.TITLE, "requests", mooncake.sniff, mooncake.read),
-    )
-}
+FORMATS = _formats()
 
 
 def named(name: str) -> Format:

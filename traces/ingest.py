@@ -7,40 +7,28 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from ..console import Progress
 from ..errors import InputError, UserError
-from . import checks, formats, inputs, record, samples
+from . import checks, formats, record, samples
 from .chain import Chains
-from .readers.chat import Reject
+from .files import read_file
+from .reading import Item
 from .redact import Redactor
 from .rows import request_row, trajectory_row, turn_rows
 from .store import Run, Store
 from .trajectory import Request, Trajectory
 
 REJECTS = "rejects.jsonl"
-_SNIFFED = 20
 _BATCH = 256
 _MAX_KEPT_RAW = 10_000
-_MAX_REASON = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One record of a file: what was read, or why not."""
-
-    place: int
-    value: Trajectory | Request | None
-    reason: str = ""
-    raw: str = ""
 
 
 @dataclass(slots=True)
@@ -95,44 +83,6 @@ def expand(paths: Sequence[str | Path]) -> dict[Path, str]:
         for file in files:
             found.setdefault(file, str(given))
     return found
-
-
-def read_file(path: Path, format: str = "auto") -> tuple[formats.Format, Iterator[Item]]:
-    """The format of a file and its records in order. UserError and InputError say why a file cannot be read at all."""
-    stream = inputs.records(path)
-    head = list(itertools.islice(stream, _SNIFFED))
-    parsed = [r.value for r in head if isinstance(r, inputs.Record)]
-    if format != "auto":
-        chosen = formats.named(format)
-    elif parsed:
-        chosen = formats.detect(parsed, str(path))
-    else:
-        bad = next(r for r in head if isinstance(r, inputs.Bad))
-        raise InputError(f"{path}: no JSON in its first records ({bad.reason})")
-    return chosen, _items(chosen, itertools.chain(head, stream))
-
-
-def _items(chosen: formats.Format, stream: Iterator[inputs.Record | inputs.Bad]) -> Iterator[Item]:
-    for found in stream:
-        if isinstance(found, inputs.Bad):
-            yield Item(found.place, None, found.reason, found.raw)
-            continue
-        try:
-            value = chosen.read(found.value)
-        except (Reject, RecursionError) as error:
-            reason = str(error)[:_MAX_REASON] if isinstance(error, Reject) else "nested too deeply"
-            yield Item(found.place, None, reason, _excerpt(found.value))
-            continue
-        if found.repaired and isinstance(value, Trajectory):
-            value = replace(value, losses=tuple(sorted({*value.losses, "invalid_characters"})))
-        yield Item(found.place, value)
-
-
-def _excerpt(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False)[:1000]
-    except (ValueError, RecursionError):
-        return ""
 
 
 def with_id(trajectory: Trajectory) -> Trajectory:
@@ -298,7 +248,7 @@ def _ingest_file(writer: _Writer, path: Path, given: str, format: str) -> FileRe
     report = FileReport(str(path), given)
     ids = _RequestIds()
     try:
-        chosen, items = read_file(path, format)
+        chosen, items, _ = read_file(path, format)
         report.format = chosen.name
         for item in items:
             if item.value is None:

@@ -11,13 +11,13 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ..errors import InputError, UserError
 from . import values
+from .reading import Bad, Record
 
 MAX_RECORD_BYTES = 64 << 20
 _PLAIN_BYTES, _MAX_RATIO = 1 << 30, 200  # a gzip file may unpack to the larger of 1 GiB and 200 times its size
@@ -34,24 +34,6 @@ _OTHER = {
     b"\xfe\xff": "UTF-16 text",
 }
 _BLANK = " \t\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One parsed record. `place` counts lines, or elements of a list, from 1; `repaired`: half characters replaced."""
-
-    place: int
-    value: Any
-    repaired: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Bad:
-    """One record that could not be parsed, and the beginning of its text."""
-
-    place: int
-    reason: str
-    raw: str
 
 
 def records(path: Path) -> Iterator[Record | Bad]:

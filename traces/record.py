@@ -6,7 +6,7 @@ import json
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from .trajectory import Label, Message, Probe, ToolCall, Trajectory, Turn, Usage
+from .trajectory import Label, Message, Probe, RecordedIds, ToolCall, Trajectory, Turn, Usage
 from .values import parse_object
 
 
@@ -61,7 +61,7 @@ def _calls(raw: list[dict[str, Any]] | None) -> tuple[ToolCall, ...]:
 
 
 def _turn(raw: dict[str, Any]) -> Turn:
-    usage = raw.get("usage")
+    usage, ids = raw.get("usage"), raw.get("ids")
     return Turn(
         assistant=_messages([raw["assistant"]])[0],
         tools=_messages(raw.get("tools")),
@@ -70,4 +70,5 @@ def _turn(raw: dict[str, Any]) -> Turn:
         duration_s=raw.get("duration_s"),
         tool_wait_s=raw.get("tool_wait_s"),
         usage=None if usage is None else Usage(**usage),
+        ids=None if ids is None else RecordedIds(tuple(ids.get("prompt", ())), tuple(ids.get("output", ()))),
     )

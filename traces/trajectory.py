@@ -46,6 +46,18 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedIds:
+    """Token ids as a server recorded them for one model call.
+
+    `prompt`: those appended to the context before the reply (at turn 0 the whole prompt); `output`: the reply's own.
+    The trajectory's meta may say which `tokenizer` and chat `template` they belong to.
+    """
+
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """`user` messages precede the assistant's (empty in turn 0: they are in P); `tools` answer its calls.
 
@@ -60,6 +72,7 @@ class Turn:
     duration_s: float | None = None
     tool_wait_s: float | None = None
     usage: Usage | None = None
+    ids: RecordedIds | None = None
 
 
 @dataclass(frozen=True, slots=True)

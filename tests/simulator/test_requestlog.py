@@ -78,12 +78,12 @@ def test_rows_without_output_are_left_out_and_counted():
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
 def test_a_third_of_real_conversation_requests_continue_an_earlier_one():
-    from kvmill.traces.ingest import read_file
+    from kvmill.traces.files import read_file
 
     path = SHARED / "traces/mooncake-fast25/conversation_trace.head.jsonl"
     if not path.exists():
         pytest.skip("the Mooncake log is not in the shared data folder")
-    _, items = read_file(path)
+    _, items, _ = read_file(path)
     requests = [item.value for item in items if item.value]
     specs, _ = sessions(requests)
     continued = len(requests) - len(specs)

@@ -1,1 +1,1 @@
-"""One file per trace format. Each has `NAME`, `TITLE`, `sniff(record)` and `read(record)`; `formats.py` lists them."""
+"""One file per trace format, found by its `FORMAT` (`reading.Format`). Files without one are shared by several."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..checks import unmatched
+from ..reading import Reject
 from ..record import tool_call
 from ..trajectory import Message, Role, ToolCall, Trajectory, Turn
 
@@ -18,10 +19,6 @@ ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-
-
-class Reject(ValueError):
-    """This record cannot be read; the message says why, in words that need no source code."""
 
 
 def is_messages(value: Any) -> bool:

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ..reading import Format, Reject
 from ..trajectory import Request
-from .chat import Reject
 
 NAME = "mooncake"
-TITLE = "Mooncake request log: timestamp (ms), input_length, output_length, hash_ids, one JSON a line"
 BLOCK_TOKENS = 512
 _MAX_HASH = 2**64 - 1
 
@@ -60,3 +59,13 @@ def _number(record: Mapping[str, Any], key: str) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
         raise Reject(f"{key} is {value!r}, not a time in ms")
     return value
+
+
+FORMAT = Format(
+    NAME,
+    "Mooncake request log: timestamp (ms), input_length, output_length, hash_ids, one JSON a line",
+    "requests",
+    sniff,
+    read,
+    verified=True,
+)

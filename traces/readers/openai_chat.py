@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..reading import Format, Reject
 from ..trajectory import Trajectory, Usage
-from .chat import Reject, is_messages, tools_of, trajectory_of
+from .chat import is_messages, tools_of, trajectory_of
 
 NAME = "openai-chat"
-TITLE = "OpenAI chat messages: a conversation, a fine-tuning row or a request with its response, one JSON each"
 
 
 def sniff(record: Any) -> bool:
@@ -91,3 +91,13 @@ def usage_of(raw: Any) -> Usage | None:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40 else None
+
+
+FORMAT = Format(
+    NAME,
+    "OpenAI chat messages: a conversation, a fine-tuning row or a request with its response, one JSON each",
+    "trajectories",
+    sniff,
+    read,
+    verified=False,
+)

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..reading import Format, Reject
 from ..record import tool_call
 from ..trajectory import Label, ToolCall, Trajectory
-from .chat import Reject, is_messages, trajectory_of
+from .chat import is_messages, trajectory_of
 
 NAME = "tau-bench"
-TITLE = "tau-bench results: a JSON list of runs with traj, reward and gold actions"
 _DOMAIN = re.compile(r"#\s*(\w+)\s+agent\s+policy", re.IGNORECASE)
 
 
@@ -55,3 +55,13 @@ def _gold(record: Mapping[str, Any]) -> tuple[ToolCall, ...]:
         for n, action in enumerate(actions if isinstance(actions, list) else [])
         if isinstance(action, Mapping) and isinstance(action.get("name"), str)
     )
+
+
+FORMAT = Format(
+    NAME,
+    "tau-bench results: a JSON list of runs with traj, reward and gold actions",
+    "trajectories",
+    sniff,
+    read,
+    verified=True,
+)

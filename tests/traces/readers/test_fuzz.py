@@ -9,7 +9,7 @@ import pytest
 
 from kvmill.traces import checks, record
 from kvmill.traces.formats import FORMATS, Format
-from kvmill.traces.readers.chat import Reject
+from kvmill.traces.reading import Reject
 from kvmill.traces.redact import Redactor
 from kvmill.traces.rows import request_of, request_row, trajectory_row, turn_rows
 from kvmill.traces.trajectory import Trajectory

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kvmill.traces import checks, formats
-from kvmill.traces.readers.chat import Reject
 from kvmill.traces.readers.mooncake import read, sniff
+from kvmill.traces.reading import Reject
 
 ROW: dict[str, Any] = {
     "timestamp": 3000,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kvmill.traces import formats
-from kvmill.traces.readers.chat import Reject
 from kvmill.traces.readers.openai_chat import read, sniff
+from kvmill.traces.reading import Reject
 from kvmill.traces.trajectory import Usage
 
 USER = {"role": "user", "content": "Where is order 7?"}

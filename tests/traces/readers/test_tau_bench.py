@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kvmill.traces import checks, formats
-from kvmill.traces.readers.chat import Reject
 from kvmill.traces.readers.tau_bench import read
+from kvmill.traces.reading import Reject
 
 RUN: dict[str, Any] = {
     "task_id": 3,

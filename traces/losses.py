@@ -1,0 +1,45 @@
+"""Every loss by name: what a source could not tell, what a reader could not keep, what a chat template changes.
+
+A trajectory's `losses` are `code` or `code:COUNT`; COUNT is characters for `content_*` and `reasoning_dropped`, and
+otherwise how often it happened. A reader that adds a code describes it here: a test reads the sources.
+"""
+
+from __future__ import annotations
+
+LOSSES = {
+    # What the source could not tell.
+    "no_system_prompt": "the source does not record the system prompt",
+    "no_tool_schemas": "tools are called, but their schemas are not recorded",
+    "no_reward": "a run without its reward",
+    "no_query": "the question is not in the record",
+    "missing_calls": "model calls of the run are not in the record (a condenser's, a subagent's)",
+    "truncated_source": "the source itself cut something off (attribute limits, elided observations)",
+    "content_not_recorded": "the source names a message without its text",
+    "history_on_server": "earlier messages are only named by an id of the server",
+    "reasoning_encrypted": "thinking is encrypted or redacted by the provider",
+    "batching_unknown": "which calls were made at once is not recorded",
+    "arguments_were_objects": "arguments were recorded as objects: the model's own spelling is not known",
+    "ids_not_append_only": "recorded prompt ids do not continue the ids before them",
+    # What the record lacks.
+    "call_without_result": "a call that nothing answers",
+    "ends_with_call": "the run ends with a call that nothing answers",
+    "result_without_call": "a result that answers no call",
+    "results_out_of_order": "results that come after a later user message",
+    "interrupted": "the run was cancelled or ended in an error",
+    # What the reader could not keep.
+    "non_text_content": "images, audio and other parts that are no text",
+    "content_not_text": "content that is neither text nor parts, kept as JSON",
+    "trailing_user_dropped": "user messages at the end that nothing answers",
+    "invalid_characters": "half characters replaced by U+FFFD",
+    "copied_context_dropped": "steps copied from another run are not counted again",
+    "branches_dropped": "other branches of a conversation tree (rewinds, regenerations)",
+    "demonstration": "a demonstration of another run stands in the prompt",
+    "already_compacted": "context was summarised or dropped while the run was recorded",
+    "duplicate_usage": "usage repeated by the source, counted once",
+    "user_side_calls": "calls that the user made are left out of the agent's prompt",
+}
+
+
+def code_of(loss: str) -> str:
+    """A loss without its count."""
+    return loss.partition(":")[0]
