@@ -1,44 +1,51 @@
-"""Records damaged at random are read or rejected, never a crash; what is read survives the store's form."""
+"""Records damaged at random are read or rejected, never a crash; what is read survives the store's form.
+
+Every format has an example, `examples/NAME.jsonl`: the records of one small file, one a line.
+"""
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvmill.traces import checks, record
+from kvmill.traces import checks, formats, record
+from kvmill.traces.files import items_of
 from kvmill.traces.formats import FORMATS, Format
-from kvmill.traces.reading import Reject
+from kvmill.traces.reading import Bad, Item, Record
 from kvmill.traces.redact import Redactor
 from kvmill.traces.rows import request_of, request_row, trajectory_row, turn_rows
 from kvmill.traces.trajectory import Trajectory
 
-SAID: list[Any] = [
-    {"role": "system", "content": "# Airline agent policy"},
-    {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
-    {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
-    {"role": "tool", "tool_call_id": "c", "content": "42"},
-    {"role": "assistant", "content": "<think>x</think>Done", "reasoning": "y"},
-]
-USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
-WHOLE: dict[str, list[Any]] = {
-    "openai-chat": [
-        {"messages": SAID, "tools": [{"name": "f"}], "model": "m", "family": "x"},
-        {"request": {"messages": SAID[:-1]}, "response": {"choices": [{"message": SAID[-1]}], "usage": USAGE}},
-    ],
-    "tau-bench": [
-        {
-            "task_id": 1,
-            "trial": 0,
-            "reward": 1,
-            "traj": SAID,
-            "info": {"task": {"actions": [{"name": "f", "kwargs": {}}]}},
-        }
-    ],
-    "mooncake": [{"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [1, 2], "session_id": "s"}],
-}
+EXAMPLES = Path(__file__).parent / "examples"
+ROUNDS = 400
 JUNK: list[Any] = [None, 1, -1, 1.5, 2**70, True, "x", "", [], {}, [[]], [None], {"a": 1}, ["x"], {"role": "user"}]
+
+
+class Alone:
+    """A file with nothing beside it."""
+
+    name = "alone.json"
+    columns: dict[str, str] = {}
+
+    def names(self, pattern: str) -> list[str]:
+        return []
+
+    def records(self, name: str) -> Iterator[Record | Bad]:
+        return iter(())
+
+    def text(self, name: str) -> str | None:
+        return None
+
+
+def example(name: str) -> list[Any]:
+    path = EXAMPLES / f"{name}.jsonl"
+    assert path.exists(), f"give the format {name} an example: {path.name}, one record a line"
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def damaged(value: Any, dice: random.Random) -> Any:
@@ -49,21 +56,31 @@ def damaged(value: Any, dice: random.Random) -> Any:
     return [damaged(item, dice) for item in value if dice.random() > 0.04] if isinstance(value, list) else value
 
 
+def items(reader: Format, values: list[Any]) -> Iterator[Item]:
+    found = [Record(n, value) for n, value in enumerate(values, 1)]
+    if reader.gather is not None:
+        yield from reader.gather(iter(found), Alone())
+    else:
+        for each in found:
+            yield from items_of(reader.read, each)
+
+
 @pytest.mark.parametrize("reader", FORMATS.values(), ids=FORMATS)
 def test_damage_is_read_or_rejected(reader: Format) -> None:
     dice = random.Random(reader.name)
+    whole = example(reader.name)
     read = rejected = 0
-    for _ in range(400):
-        for whole in WHOLE[reader.name]:
-            value = damaged(whole, dice)
+    for _ in range(ROUNDS):
+        values = [damaged(value, dice) for value in whole]
+        for value in values:
             reader.sniff(value)
-            try:
-                found = reader.read(value)
-            except Reject:
+        for item in items(reader, values):
+            found = item.value
+            if found is None:
+                assert item.reason
                 rejected += 1
-                continue
-            read += 1
-            if isinstance(found, Trajectory):
+            elif isinstance(found, Trajectory):
+                read += 1
                 assert record.load(record.dump(found)) == found
                 assert found.prefix
                 assert found.turns
@@ -71,13 +88,38 @@ def test_damage_is_read_or_rejected(reader: Format) -> None:
                 trajectory_row(Redactor().trajectory(found))
                 list(turn_rows(found))
             else:
+                read += 1
                 assert request_of(request_row(found)) == found
-    assert read > 50
-    assert rejected > 50
+    assert read > ROUNDS / 10
+    assert rejected > ROUNDS / 20
 
 
 @pytest.mark.parametrize("reader", FORMATS.values(), ids=FORMATS)
-def test_undamaged_records_are_recognised_and_read(reader: Format) -> None:
-    for whole in WHOLE[reader.name]:
-        assert [f.name for f in FORMATS.values() if f.sniff(whole)] == [reader.name]
-        reader.read(whole)
+def test_any_json_value_is_looked_at_without_a_crash(reader: Format) -> None:
+    for value in JUNK:
+        assert reader.sniff(value) in (True, False)
+        for item in items(reader, [value]):
+            assert item.value is None, f"{value!r} is no {reader.name}"
+            assert item.reason
+
+
+@pytest.mark.parametrize("reader", FORMATS.values(), ids=FORMATS)
+def test_the_example_is_recognised_and_read_whole(reader: Format) -> None:
+    whole = example(reader.name)
+    if any(map(reader.sniff, whole)):  # a table that only `--columns` explains looks like nothing
+        assert formats.detect(whole, "x").name == reader.name
+    made = list(items(reader, whole))
+    assert made
+    assert all(item.value is not None for item in made), [item.reason for item in made]
+
+
+@pytest.mark.parametrize(
+    "reader", [f for f in FORMATS.values() if f.gather], ids=[n for n in FORMATS if FORMATS[n].gather]
+)
+def test_a_record_that_could_not_be_parsed_is_passed_on(reader: Format) -> None:
+    assert reader.gather is not None
+    bad = Bad(2, "no valid JSON", '{"a": ')
+    first, *rest = [Record(n, value) for n, value in enumerate(example(reader.name), 1)]
+    made = list(reader.gather(iter([first, bad, *rest]), Alone()))
+    assert [(item.place, item.reason, item.raw) for item in made if item.value is None] == [(2, bad.reason, bad.raw)]
+    assert any(item.value is not None for item in made)
