@@ -16,6 +16,9 @@ os.environ["KVMILL_QUIET"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.pop("KVMILL_STORE", None)
+# Triton reads the switch when a kernel is defined. Without a GPU its kernels run in Python, on small grids.
+if not Path("/proc/driver/nvidia/version").exists():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
 
