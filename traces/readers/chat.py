@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..checks import unmatched
 from ..reading import Reject
 from ..record import tool_call
-from ..trajectory import Message, Role, ToolCall, Trajectory, Turn
+from ..trajectory import Message, RecordedIds, Role, ToolCall, Trajectory, Turn, Usage
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -29,6 +31,17 @@ def is_messages(value: Any) -> bool:
         and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in value)
         and any("content" in m or "tool_calls" in m for m in value)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a source tells of one model call besides its words; times in seconds on the source's own clock."""
+
+    usage: Usage | None = None
+    started_s: float | None = None
+    duration_s: float | None = None
+    tool_wait_s: float | None = None
+    ids: RecordedIds | None = None
 
 
 def text_of(content: Any, losses: set[str]) -> str:
@@ -116,15 +129,16 @@ def tools_of(value: Any) -> tuple[Mapping[str, Any], ...]:
     return tuple(tool if "function" in tool else {"type": "function", "function": tool} for tool in value)
 
 
-def conversation(raw: Sequence[Any], losses: set[str]) -> tuple[tuple[Message, ...], tuple[Turn, ...]]:
+def conversation(raw: Sequence[Any], losses: set[str], shown: int = 0) -> tuple[tuple[Message, ...], tuple[Turn, ...]]:
     """Prefix and turns of a message list.
 
     The prefix ends with the first user message and what the caller said right after it; a greeting of the assistant
-    before it belongs to the prefix. A turn is one assistant message and the tool results until the next one; user
-    messages in between go before the assistant message that answers them, the last unanswered ones are dropped.
+    before it belongs to the prefix, and so do the first `shown` messages (a demonstration), whoever says them.
+    A turn is one assistant message and the tool results until the next one; user messages in between go before the
+    assistant message that answers them, the last unanswered ones are dropped.
     """
     messages = [message_of(item, place, losses) for place, item in enumerate(raw)]
-    split = _prefix_length(messages)
+    split = shown + _prefix_length(messages[shown:])
     prefix, rest = messages[:split], messages[split:]
     if not any(message.role == "assistant" for message in rest):
         raise Reject("no assistant message to replay")
@@ -172,11 +186,43 @@ def trajectory_of(
     *,
     tools: tuple[Mapping[str, Any], ...] = (),
     losses: set[str] | None = None,
+    told: Sequence[Told | None] = (),
+    shown: int = 0,
     **values: Any,
 ) -> Trajectory:
-    """A trajectory without its id, which is made from its content at ingest."""
+    """A trajectory without its id, which is made from its content at ingest.
+
+    `told` has one entry for every assistant message of `raw`, in order; those of the prefix are not kept.
+    """
     lost = set() if losses is None else losses
-    prefix, turns = conversation(raw, lost)
+    prefix, turns = conversation(raw, lost, shown)
+    if told:
+        turns = with_told(turns, told[len(told) - len(turns) :])
     if not tools and any(turn.assistant.tool_calls for turn in turns):
         lost.add("no_tool_schemas")
     return Trajectory("", source, family, prefix, turns, tools, losses=tuple(sorted(lost)), **values)
+
+
+def with_told(turns: Sequence[Turn], told: Sequence[Told | None]) -> tuple[Turn, ...]:
+    """The turns with usage, ids and times. Times count from the first call that has one; where the source does not
+    say how long the tools took, it is the time from a call's end to the next call's start.
+    """
+    begin = next((call.started_s for call in told if call and call.started_s is not None), 0.0)
+    made = []
+    for turn, call in zip(turns, told, strict=True):
+        call = call or Told()  # noqa: PLW2901
+        start = None if call.started_s is None else call.started_s - begin
+        made.append(
+            replace(
+                turn,
+                usage=call.usage,
+                ids=call.ids,
+                started_s=start,
+                duration_s=call.duration_s,
+                tool_wait_s=call.tool_wait_s,
+            )
+        )
+    for n, (turn, following) in enumerate(itertools.pairwise(made)):
+        if turn.tool_wait_s is None and None not in (turn.started_s, turn.duration_s, following.started_s):
+            made[n] = replace(turn, tool_wait_s=max(0.0, following.started_s - turn.started_s - turn.duration_s))
+    return tuple(made)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sources import Beside
 
 from kvmill.traces import checks, formats, record
 from kvmill.traces.files import items_of
@@ -24,22 +25,6 @@ from kvmill.traces.trajectory import Trajectory
 EXAMPLES = Path(__file__).parent / "examples"
 ROUNDS = 400
 JUNK: list[Any] = [None, 1, -1, 1.5, 2**70, True, "x", "", [], {}, [[]], [None], {"a": 1}, ["x"], {"role": "user"}]
-
-
-class Alone:
-    """A file with nothing beside it."""
-
-    name = "alone.json"
-    columns: dict[str, str] = {}
-
-    def names(self, pattern: str) -> list[str]:
-        return []
-
-    def records(self, name: str) -> Iterator[Record | Bad]:
-        return iter(())
-
-    def text(self, name: str) -> str | None:
-        return None
 
 
 def example(name: str) -> list[Any]:
@@ -59,7 +44,7 @@ def damaged(value: Any, dice: random.Random) -> Any:
 def items(reader: Format, values: list[Any]) -> Iterator[Item]:
     found = [Record(n, value) for n, value in enumerate(values, 1)]
     if reader.gather is not None:
-        yield from reader.gather(iter(found), Alone())
+        yield from reader.gather(iter(found), Beside())
     else:
         for each in found:
             yield from items_of(reader.read, each)
@@ -120,6 +105,6 @@ def test_a_record_that_could_not_be_parsed_is_passed_on(reader: Format) -> None:
     assert reader.gather is not None
     bad = Bad(2, "no valid JSON", '{"a": ')
     first, *rest = [Record(n, value) for n, value in enumerate(example(reader.name), 1)]
-    made = list(reader.gather(iter([first, bad, *rest]), Alone()))
+    made = list(reader.gather(iter([first, bad, *rest]), Beside()))
     assert [(item.place, item.reason, item.raw) for item in made if item.value is None] == [(2, bad.reason, bad.raw)]
     assert any(item.value is not None for item in made)
