@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ..errors import InputError
 from . import formats, inputs
 from .beside import LocalSource
-from .reading import Bad, Format, Item, Noun, Record, Reject
-from .trajectory import Request, Trajectory
+from .items import each
+from .reading import Bad, Format, Item, Record
 
 _SNIFFED = 20
-_MAX_REASON = 200
 
 
 def read_file(
@@ -38,39 +34,7 @@ def read_file(
         raise InputError(f"{path}: no JSON in its first records ({bad.reason})")
     source = LocalSource(path, columns)
     records = itertools.chain(head, stream)
-    return chosen, (chosen.gather(records, source) if chosen.gather else _each(chosen, records)), source
-
-
-def _each(chosen: Format, stream: Iterator[Record | Bad]) -> Iterator[Item]:
+    if chosen.gather is not None:
+        return chosen, chosen.gather(records, source), source
     assert chosen.read is not None
-    for found in stream:
-        if isinstance(found, Bad):
-            yield Item(found.place, None, found.reason, found.raw)
-        else:
-            yield from items_of(chosen.read, found)
-
-
-def items_of(read: Any, found: Record) -> Iterator[Item]:
-    """What a reader makes of one record; a refusal is an item without a value."""
-    try:
-        made: Noun | Iterable[Noun] = read(found.value)
-        for value in [made] if isinstance(made, (Trajectory, Request)) else made:
-            yield Item(found.place, _marked(value) if found.repaired else value)
-    except Reject as error:
-        yield Item(found.place, None, str(error)[:_MAX_REASON], excerpt(found.value))
-    except RecursionError:
-        yield Item(found.place, None, "nested too deeply", excerpt(found.value))
-
-
-def _marked(value: Noun) -> Noun:
-    if isinstance(value, Trajectory):
-        return replace(value, losses=tuple(sorted({*value.losses, "invalid_characters"})))
-    return value
-
-
-def excerpt(value: Any) -> str:
-    """The beginning of a record's JSON, for the reject file."""
-    try:
-        return json.dumps(value, ensure_ascii=False)[:1000]
-    except (ValueError, RecursionError):
-        return ""
+    return chosen, each(chosen.read, records), source

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sources import Beside
+from sources import Beside, found
 
 from kvmill.traces import checks, formats, record
-from kvmill.traces.files import items_of
 from kvmill.traces.formats import FORMATS, Format
-from kvmill.traces.reading import Bad, Item, Record
+from kvmill.traces.items import each
+from kvmill.traces.reading import Bad, Item
 from kvmill.traces.redact import Redactor
 from kvmill.traces.rows import request_of, request_row, trajectory_row, turn_rows
 from kvmill.traces.trajectory import Trajectory
@@ -42,12 +42,11 @@ def damaged(value: Any, dice: random.Random) -> Any:
 
 
 def items(reader: Format, values: list[Any]) -> Iterator[Item]:
-    found = [Record(n, value) for n, value in enumerate(values, 1)]
+    records = iter(found(values))
     if reader.gather is not None:
-        yield from reader.gather(iter(found), Beside())
-    else:
-        for each in found:
-            yield from items_of(reader.read, each)
+        return reader.gather(records, Beside())
+    assert reader.read is not None
+    return each(reader.read, records)
 
 
 @pytest.mark.parametrize("reader", FORMATS.values(), ids=FORMATS)
@@ -60,21 +59,21 @@ def test_damage_is_read_or_rejected(reader: Format) -> None:
         for value in values:
             reader.sniff(value)
         for item in items(reader, values):
-            found = item.value
-            if found is None:
+            made = item.value
+            if made is None:
                 assert item.reason
                 rejected += 1
-            elif isinstance(found, Trajectory):
+            elif isinstance(made, Trajectory):
                 read += 1
-                assert record.load(record.dump(found)) == found
-                assert found.prefix
-                assert found.turns
-                checks.trajectory_findings(found)
-                trajectory_row(Redactor().trajectory(found))
-                list(turn_rows(found))
+                assert record.load(record.dump(made)) == made
+                assert made.prefix
+                assert made.turns
+                checks.trajectory_findings(made)
+                trajectory_row(Redactor().trajectory(made))
+                list(turn_rows(made))
             else:
                 read += 1
-                assert request_of(request_row(found)) == found
+                assert request_of(request_row(made)) == made
     assert read > ROUNDS / 10
     assert rejected > ROUNDS / 20
 
@@ -104,7 +103,7 @@ def test_the_example_is_recognised_and_read_whole(reader: Format) -> None:
 def test_a_record_that_could_not_be_parsed_is_passed_on(reader: Format) -> None:
     assert reader.gather is not None
     bad = Bad(2, "no valid JSON", '{"a": ')
-    first, *rest = [Record(n, value) for n, value in enumerate(example(reader.name), 1)]
+    first, *rest = found(example(reader.name))
     made = list(reader.gather(iter([first, bad, *rest]), Beside()))
     assert [(item.place, item.reason, item.raw) for item in made if item.value is None] == [(2, bad.reason, bad.raw)]
     assert any(item.value is not None for item in made)
