@@ -9,6 +9,7 @@ from __future__ import annotations
 LOSSES = {
     # What the source could not tell.
     "no_system_prompt": "the source does not record the system prompt",
+    "partial_system_prompt": "only a part of the system prompt is recorded (a benchmark's policy without the agent's frame)",
     "no_tool_schemas": "tools are called, but their schemas are not recorded",
     "no_reward": "a run without its reward",
     "no_query": "the question is not in the record",
@@ -17,6 +18,7 @@ LOSSES = {
     "content_not_recorded": "the source names a message without its text",
     "history_on_server": "earlier messages are only named by an id of the server",
     "reasoning_encrypted": "thinking is encrypted or redacted by the provider",
+    "results_as_user": "what actions did was said by the user; it is kept as tool results",
     "batching_unknown": "which calls were made at once is not recorded",
     "arguments_were_objects": "arguments were recorded as objects: the model's own spelling is not known",
     "ids_not_append_only": "recorded prompt ids do not continue the ids before them",

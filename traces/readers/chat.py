@@ -68,6 +68,22 @@ def text_of(content: Any, losses: set[str]) -> str:
     return "\n".join(texts)
 
 
+def listed(value: Any) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def thinking_of(blocks: Any, losses: set[str]) -> str | None:
+    """The text of Anthropic's thinking blocks; redacted ones are noted in `losses`."""
+    texts = []
+    for block in listed(blocks):
+        if isinstance(block, Mapping) and isinstance(block.get("thinking"), str):
+            texts.append(block["thinking"])
+        elif isinstance(block, Mapping) and block.get("type") == "redacted_thinking":
+            losses.add("reasoning_encrypted")
+    return "\n".join(texts) or None
+
+
 def message_of(raw: Any, place: int, losses: set[str]) -> Message:
     """One message. Reject if it is none."""
     if not isinstance(raw, Mapping):
