@@ -11,13 +11,19 @@ from ..trajectory import Trajectory, Usage
 from .chat import is_messages, tools_of, trajectory_of
 
 NAME = "openai-chat"
+# Keys that mark other formats with a message list: tau-bench, tau2-bench, WideSearch, SWE-rebench, AIPerf.
+_OTHERS = frozenset(
+    ("traj", "termination_reason", "trial_idx", "resolved", "model_patch", "output_length", "message_mode", "delay")
+)
 
 
 def sniff(record: Any) -> bool:
     """Whether the record holds a chat message list where this format has it."""
     if isinstance(record, list):
         return is_messages(record)
-    return isinstance(record, Mapping) and "traj" not in record and is_messages(_request(record).get("messages"))
+    if not isinstance(record, Mapping) or not _OTHERS.isdisjoint(record):
+        return False
+    return is_messages(_request(record).get("messages"))
 
 
 def read(record: Any) -> Trajectory:
