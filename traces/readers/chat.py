@@ -22,6 +22,9 @@ ROLES: dict[str, Role] = {
     "function": "tool",
 }
 
+# Block types of Anthropic Messages that no OpenAI message has.
+BLOCKS = {"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use", "web_search_tool_result"}
+
 
 def is_messages(value: Any) -> bool:
     """Whether a value looks like a list of chat messages."""
@@ -30,6 +33,15 @@ def is_messages(value: Any) -> bool:
         and bool(value)
         and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in value)
         and any("content" in m or "tool_calls" in m for m in value)
+    )
+
+
+def has_blocks(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether messages hold Anthropic's content blocks, which are no parts of a chat message."""
+    return any(
+        isinstance(block, Mapping) and block.get("type") in BLOCKS
+        for message in messages
+        for block in listed(message.get("content"))
     )
 
 

@@ -8,22 +8,35 @@ from typing import Any
 
 from ..reading import Format, Reject
 from ..trajectory import Trajectory, Usage
-from .chat import is_messages, tools_of, trajectory_of
+from .chat import has_blocks, is_messages, tools_of, trajectory_of
 
 NAME = "openai-chat"
-# Keys that mark other formats with a message list: tau-bench, tau2-bench, WideSearch, SWE-rebench, AIPerf.
-_OTHERS = frozenset(
-    ("traj", "termination_reason", "trial_idx", "resolved", "model_patch", "output_length", "message_mode", "delay")
-)
+# Keys that mark other formats with a message list; each has its own reader.
+_OTHERS = {
+    "traj",  # tau-bench
+    "termination_reason",  # tau2-bench
+    "trial_idx",  # WideSearch
+    "resolved",  # SWE-rebench
+    "model_patch",
+    "output_length",  # AIPerf
+    "message_mode",
+    "delay",
+    "trajectory_format",  # mini-swe-agent
+    "context_window",  # OpenHands' logs of calls
+    "latency_sec",
+    "raw_messages",
+    "sessionId",  # Gemini CLI, Claude Code
+}
 
 
 def sniff(record: Any) -> bool:
     """Whether the record holds a chat message list where this format has it."""
     if isinstance(record, list):
-        return is_messages(record)
+        return is_messages(record) and not has_blocks(record)
     if not isinstance(record, Mapping) or not _OTHERS.isdisjoint(record):
         return False
-    return is_messages(_request(record).get("messages"))
+    messages = _request(record).get("messages")
+    return is_messages(messages) and not has_blocks(messages)
 
 
 def read(record: Any) -> Trajectory:
