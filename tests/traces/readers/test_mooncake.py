@@ -44,7 +44,7 @@ def test_blocks_that_do_not_fit_the_length_are_found() -> None:
     ("change", "word"),
     [
         ({"timestamp": -1}, "timestamp"),
-        ({"timestamp": "0"}, "timestamp"),
+        ({"timestamp": "soon"}, "timestamp"),
         ({"input_length": 1.5}, "input_length"),
         ({"output_length": True}, "output_length"),
         ({"hash_ids": [2**64]}, "hash_ids"),

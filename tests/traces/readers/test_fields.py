@@ -1,0 +1,51 @@
+"""Cells of request logs: text and typed values mean the same, and nothing is rounded in silence."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvmill.traces.readers import fields
+from kvmill.traces.reading import Reject
+
+
+@given(st.integers(0, 2**40))
+def test_a_number_of_tokens_is_the_same_as_text(count: int) -> None:
+    for value in (count, str(count), f" {count} ", float(count), f"{count}.0"):
+        assert fields.tokens({"n": value}, "n") == count
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "1.5", True, None, "", "x", math.nan, "nan", 2**41, "9" * 400, [1]])
+def test_what_is_no_number_of_tokens_is_refused(value: object) -> None:
+    with pytest.raises(Reject, match=r"n is .* not a number of tokens"):
+        fields.tokens({"n": value}, "n")
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=9))
+def test_hashes_of_64_bits_survive_every_digit(ids: list[int]) -> None:  # bug 13
+    assert fields.hashes(ids, "h") == tuple(ids)
+    assert fields.hashes(str(ids), "h") == tuple(ids)
+
+
+@pytest.mark.parametrize("value", [[1.0], [2**64], [-1], [True], "[1.5]", "1,2", {"a": 1}, ["1"]])
+def test_hashes_that_went_through_doubles_are_refused(value: object) -> None:
+    with pytest.raises(Reject, match="h is not a list of whole numbers"):
+        fields.hashes(value, "h")
+
+
+@given(st.integers(0, 10**9 - 1), st.integers(1, 9))
+def test_a_clock_keeps_up_to_nine_digits(nanoseconds: int, digits: int) -> None:
+    text = f"{nanoseconds:09d}"[:digits]
+    expected = int(text.ljust(9, "0"))
+    assert fields.clock({"t": f"1970-01-02 00:00:01.{text}"}, "t") == (86401, expected)
+
+
+def test_times_have_a_unit() -> None:
+    assert fields.seconds({"t": 3}, "t", 1000) == 0.003
+    assert fields.seconds({"t": 18446744073709551615}, "t", 10**9) == 18446744073.709551615
+    for value in (-1, math.inf, "1e999", None, True, 2**70):
+        with pytest.raises(Reject, match="not a time in ms"):
+            fields.seconds({"t": value}, "t", 1000)
