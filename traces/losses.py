@@ -9,7 +9,7 @@ from __future__ import annotations
 LOSSES = {
     # What the source could not tell.
     "no_system_prompt": "the source does not record the system prompt",
-    "partial_system_prompt": "only a part of the system prompt is recorded (a benchmark's policy without the agent's frame)",
+    "partial_system_prompt": "only a part of the system prompt is recorded (a policy without its frame)",
     "no_tool_schemas": "tools are called, but their schemas are not recorded",
     "no_reward": "a run without its reward",
     "no_query": "the question is not in the record",
@@ -20,6 +20,8 @@ LOSSES = {
     "reasoning_encrypted": "thinking is encrypted or redacted by the provider",
     "results_as_user": "what actions did was said by the user; it is kept as tool results",
     "batching_unknown": "which calls were made at once is not recorded",
+    "roles_as_user": "what the system and the tools said is recorded as the user's",
+    "calls_as_text": "calls are recorded as text of the message",
     "arguments_were_objects": "arguments were recorded as objects: the model's own spelling is not known",
     "ids_not_append_only": "recorded prompt ids do not continue the ids before them",
     # What the record lacks.
