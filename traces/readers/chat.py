@@ -23,7 +23,7 @@ ROLES: dict[str, Role] = {
 }
 
 # Block types of Anthropic Messages that no OpenAI message has.
-BLOCKS = {"tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use", "web_search_tool_result"}
+BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use", "web_search_tool_result")
 
 
 def is_messages(value: Any) -> bool:
@@ -36,7 +36,7 @@ def is_messages(value: Any) -> bool:
     )
 
 
-def has_blocks(messages: Sequence[Mapping[str, Any]]) -> bool:
+def has_blocks(messages: Any) -> bool:
     """Whether messages hold Anthropic's content blocks, which are no parts of a chat message."""
     return any(
         isinstance(block, Mapping) and block.get("type") in BLOCKS
@@ -166,15 +166,21 @@ def conversation(raw: Sequence[Any], losses: set[str], shown: int = 0) -> tuple[
     assistant message that answers them, the last unanswered ones are dropped.
     """
     messages = [message_of(item, place, losses) for place, item in enumerate(raw)]
-    split = shown + _prefix_length(messages[shown:])
-    prefix, rest = messages[:split], messages[split:]
-    if not any(message.role == "assistant" for message in rest):
-        raise Reject("no assistant message to replay")
-    if not prefix:
+    answered = 0 < shown < len(messages) and messages[shown].role == "assistant"
+    split = shown if answered else shown + _prefix_length(messages[shown:])
+    turns = turns_of(messages[split:], losses)
+    if not split:
         raise Reject("the first message is the assistant's: there is nothing it could answer")
+    return tuple(messages[:split]), turns
+
+
+def turns_of(messages: Sequence[Message], losses: set[str]) -> tuple[Turn, ...]:
+    """The turns of what follows the prefix. Reject if the assistant says nothing in it."""
+    if not any(message.role == "assistant" for message in messages):
+        raise Reject("no assistant message to replay")
     turns: list[Turn] = []
     waiting: list[Message] = []
-    for message in rest:
+    for message in messages:
         if message.role == "assistant":
             turns.append(Turn(message, user=tuple(waiting)))
             waiting = []
@@ -193,7 +199,7 @@ def conversation(raw: Sequence[Any], losses: set[str], shown: int = 0) -> tuple[
             losses.add("ends_with_call" if turn is turns[-1] and not turn.tools else "call_without_result")
         if results:
             losses.add("result_without_call")
-    return tuple(prefix), tuple(turns)
+    return tuple(turns)
 
 
 def _prefix_length(messages: Sequence[Message]) -> int:
