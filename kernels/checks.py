@@ -1,4 +1,4 @@
-"""Shapes and devices, checked before a kernel runs: a kernel has no bounds checks, and a wrong shape writes anywhere."""
+"""Shapes and devices, checked before a kernel runs: it has no bounds checks, and a wrong shape writes anywhere."""
 
 from __future__ import annotations
 

@@ -15,12 +15,15 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from .reference_attention import (
+    REDUCTIONS,
     attention_logits,
     attention_mass,
+    attention_use,
     attention_weights,
     chunk_attention,
     decode_attention,
     group_rows,
+    log_totals,
     merge_partials,
     wide,
 )
@@ -28,8 +31,10 @@ from .reference_fit import fit_mass, fit_values, heldout_fit, output_error, ridg
 from .reference_merge import k_means, merge_kv, rotate_keys
 
 __all__ = [
+    "REDUCTIONS",
     "attention_logits",
     "attention_mass",
+    "attention_use",
     "attention_weights",
     "chunk_attention",
     "compact_blocks",
@@ -40,6 +45,7 @@ __all__ = [
     "group_rows",
     "heldout_fit",
     "k_means",
+    "log_totals",
     "merge_kv",
     "merge_partials",
     "output_error",

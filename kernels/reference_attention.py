@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+REDUCTIONS = ("rms", "mean", "max", "sum")
+
 
 def wide(x: Tensor) -> Tensor:
     """float64 stays; everything narrower is computed in float32 (compaction.md 7.1)."""
@@ -73,7 +75,8 @@ def attention_mass(
     reduction: str = "rms",
     limits: Tensor | None = None,
     row_weights: Tensor | None = None,
-    counted: Tensor | None = None,
+    positions: tuple[Tensor, Tensor] | None = None,
+    distance: int = 0,
     bias: Tensor | None = None,
     log_total: Tensor | None = None,
 ) -> Tensor:
@@ -81,23 +84,67 @@ def attention_mass(
 
     α = `attention_weights` (which see for `limits`, `bias`, `log_total`); then over the R rows, the G query heads of a
     KV head concatenated: rms = sqrt(mean α²) (arXiv 2608.00902, eq. 3), mean, max, or sum of `row_weights`
-    (R,) or (H_kv, R) · α. `counted` (H_kv or 1, R, n) multiplies the weights after the softmax: the position
-    correction of compaction.md 12. Without rows nothing is read: all 0. ValueError for an unknown reduction, and for
-    row weights where they have no meaning.
+    (R,) or (H_kv, R) · α. With `positions` of the rows (R,) and of the keys (n,) or (H_kv, n), a weight counts only
+    where the key lies at least `distance` before the query: the position correction of compaction.md 12, applied
+    after the softmax. Without rows nothing is read: all 0. ValueError for an unknown reduction, and for row weights
+    where they have no meaning.
     """
-    if reduction not in ("rms", "mean", "max", "sum"):
-        raise ValueError(f"unknown reduction {reduction!r}: rms, mean, max or sum")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"unknown reduction {reduction!r}: {', '.join(REDUCTIONS)}")
     if row_weights is not None and reduction != "sum":
         raise ValueError(f"row_weights belong to the reduction sum, not {reduction}")
     weights = attention_weights(queries, keys, scaling, limits, bias=bias, log_total=log_total)
-    if counted is not None:
-        weights = weights * counted
+    if positions is not None:
+        asked, held = positions[0], positions[1].expand(keys.shape[:2])
+        weights = weights * (asked[:, None] - held[:, None, :] >= distance)
     if reduction == "sum" or queries.shape[1] == 0:
         scale = weights.new_ones(weights.shape[:2]) if row_weights is None else row_weights.to(weights)
         return (scale.expand(weights.shape[:2]).unsqueeze(1) @ weights).squeeze(1)
     if reduction == "rms":
         return weights.square().mean(1).sqrt()
     return weights.mean(1) if reduction == "mean" else weights.amax(1)
+
+
+def log_totals(
+    queries: Tensor, keys: Tensor, scaling: float, *, limits: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """log Σ_j exp(q_i·k_j·scaling + bias_j) over the keys that row i sees: (H_kv, R, D), (H_kv, n, D) → (H_kv, R).
+
+    What `attention_weights` takes as `log_total`. −inf for a row that sees no key. `limits` and `bias` as there.
+    """
+    logits = attention_logits(queries, keys, scaling, bias)
+    if limits is not None:
+        hidden = torch.arange(keys.shape[1], device=keys.device)[None, :] >= limits[:, None]
+        logits = logits.masked_fill(hidden, float("-inf"))
+    return logits.logsumexp(-1)
+
+
+def attention_use(
+    queries: Tensor,
+    keys: Tensor,
+    scaling: float,
+    *,
+    limits: Tensor,
+    positions: Tensor,
+    first: int = 0,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """How much L tokens read each key, and which of them last: (H, L, D), (H_kv, n, D) → two of (H_kv, n − first).
+
+    ᾱ_ij is the mean over the query heads of a KV head of the weights of token i, which sees `limits`_i leading keys.
+    The activity of a key is Σ_i ᾱ_ij; it was used by token i where ᾱ_ij · limits_i ≥ 1, that is, where it was read at
+    least as much as by equal attention to all (compaction.md 12). The last use is the greatest of `positions` (L,)
+    among those tokens, −1 where there is none. The first `first` keys take part in the softmax only.
+    """
+    heads, length, _ = queries.shape
+    kv_heads, count = keys.shape[:2]
+    group = heads // kv_heads
+    rows = group_rows(queries, kv_heads)
+    weights = attention_weights(rows, keys, scaling, limits.repeat(group), bias=bias)
+    mean = weights.view(kv_heads, group, length, count)[..., first:].mean(1)
+    used = mean * limits[:, None] >= 1
+    last = torch.where(used, positions[:, None].to(mean.dtype), -1.0)
+    return mean.sum(1), last.amax(1)
 
 
 def chunk_attention(

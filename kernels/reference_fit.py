@@ -203,7 +203,7 @@ def _both(
 
 
 def _mass(rows: _Rows, ridge: float, beta_limit: float, fixed: Tensor | None) -> Tensor:
-    _positive(ridge)
+    positive(ridge)
     if 0 in rows.mass.shape:
         return rows.mass.new_zeros(rows.mass.shape[0], rows.mass.shape[2])
     matrix = _weigh(_fitted(rows.mass, fixed), rows.weights)
@@ -212,7 +212,7 @@ def _mass(rows: _Rows, ridge: float, beta_limit: float, fixed: Tensor | None) ->
 
 
 def _values(rows: _Rows, values: Tensor, index: Tensor, bias: Tensor, ridge: float, fixed: Tensor | None) -> Tensor:
-    _positive(ridge)
+    positive(ridge)
     old = _kept(values, index)
     if 0 in rows.mass.shape:
         return old
@@ -244,7 +244,8 @@ def _pulled_back(matrix: Tensor, residual: Tensor, ridge: float) -> Tensor:
     return torch.cholesky_solve(a.transpose(1, 2) @ r, factor).to(dtype)
 
 
-def _positive(ridge: float) -> None:
+def positive(ridge: float) -> None:
+    """ValueError for a ridge that is not."""
     if not ridge > 0:
         raise ValueError(f"ridge must be positive, not {ridge}: without it the fit is not unique")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def _triton_is_there(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uninitialised memory is NaN, so that whatever an operation forgets to write is seen."""
 
     def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -40,4 +40,3 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch, "empty", poison(torch.empty))
     monkeypatch.setattr(torch, "empty_like", poison(torch.empty_like))
     monkeypatch.setattr(Tensor, "new_empty", poison(Tensor.new_empty))
-    yield

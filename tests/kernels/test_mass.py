@@ -71,14 +71,41 @@ def test_limits_hide_later_keys_and_row_weights_scale_rows() -> None:
     torch.testing.assert_close(shared, reduced(weights, "sum", [scale[0], scale[0]]))
 
 
-def test_counted_removes_weights_after_the_softmax() -> None:
+def test_keys_too_near_to_the_query_are_left_out_after_the_softmax() -> None:
     torch.manual_seed(2)
     queries, keys = torch.randn(2, 3, 8, dtype=torch.float64), torch.randn(2, 5, 8, dtype=torch.float64)
-    counted = torch.rand(1, 3, 5) < 0.5
+    asked, held = torch.tensor([4, 6, 9]), torch.tensor([[0, 1, 2, 3, 4], [0, 2, 4, 6, 8]])
     weights = [[softmax(row) for row in head] for head in logits(queries.tolist(), keys, 1.0)]
-    left = [[[w * bool(counted[0, i, j]) for j, w in enumerate(row)] for i, row in enumerate(h)] for h in weights]
-    got = reference.attention_mass(queries, keys, 1.0, reduction="mean", counted=counted)
+    far = (asked[:, None] - held[:, None, :] >= 3).tolist()
+    left = [[[w * far[h][i][j] for j, w in enumerate(row)] for i, row in enumerate(x)] for h, x in enumerate(weights)]
+    got = reference.attention_mass(queries, keys, 1.0, reduction="mean", positions=(asked, held), distance=3)
     torch.testing.assert_close(got, reduced(left, "mean"))
+
+
+def test_use_sums_the_mean_over_query_heads_and_finds_the_last_token_that_read_more_than_its_share() -> None:
+    torch.manual_seed(3)
+    queries, keys = torch.randn(4, 3, 8, dtype=torch.float64), torch.randn(2, 6, 8, dtype=torch.float64)
+    limits, positions = [4, 5, 6], [10, 11, 15]
+    activity, last = reference.attention_use(
+        queries, keys, 1.0, limits=torch.tensor(limits), positions=torch.tensor(positions), first=2
+    )
+    for h in range(2):
+        rows = [logits(queries[2 * h + g][None].tolist(), keys[h : h + 1], 1.0, None, [limits]) for g in range(2)]
+        mean = [[sum(softmax(rows[g][0][i])[j] for g in range(2)) / 2 for j in range(6)] for i in range(3)]
+        for j in range(2, 6):
+            assert float(activity[h, j - 2]) == pytest.approx(sum(mean[i][j] for i in range(3)))
+            readers = [positions[i] for i in range(3) if mean[i][j] * limits[i] >= 1]
+            assert float(last[h, j - 2]) == max(readers, default=-1)
+
+
+def test_log_totals_are_the_sums_of_the_visible_logits() -> None:
+    torch.manual_seed(4)
+    queries, keys = torch.randn(1, 3, 8, dtype=torch.float64), torch.randn(1, 5, 8, dtype=torch.float64)
+    bias = torch.randn(1, 5, dtype=torch.float64)
+    got = reference.log_totals(queries, keys, 0.5, limits=torch.tensor([0, 2, 5]), bias=bias)
+    for row, seen in enumerate((0, 2, 5)):
+        exps = [math.exp(float(queries[0, row] @ keys[0, j]) * 0.5 + float(bias[0, j])) for j in range(seen)]
+        assert float(got[0, row]) == (pytest.approx(math.log(sum(exps))) if seen else -math.inf)
 
 
 def test_rows_that_see_nothing_and_no_rows_at_all_read_nothing() -> None:
@@ -123,7 +150,7 @@ def test_group_rows_puts_the_heads_of_a_kv_head_together() -> None:
 
 def test_misuse_is_an_error() -> None:
     one = torch.zeros(1, 1, 2)
-    with pytest.raises(ValueError, match="rms, mean, max or sum"):
+    with pytest.raises(ValueError, match="rms, mean, max, sum"):
         reference.attention_mass(one, one, 1.0, reduction="median")
     with pytest.raises(ValueError, match="row_weights belong to the reduction sum"):
         reference.attention_mass(one, one, 1.0, row_weights=torch.ones(1))
