@@ -1,244 +1,142 @@
-"""Records out of a file, one at a time: JSON lines, a JSON list or JSON documents, plain or gzip.
+"""Records out of a file, one at a time, whatever it is packed in: JSON text, tables, streams of events, archives.
 
-Nothing here knows a trace format. Whatever is wrong with one record becomes a `Bad` with its place and a reason; only
-the size of one record is held in memory.
+Nothing here knows a trace format, and nothing goes by a file's name. Only the size of one record is held in memory.
+
+| what the file is | a record |
+| --- | --- |
+| JSON lines, a JSON list, JSON documents | each object or list; a list of chat messages is one |
+| CSV or TSV with a header | column → text |
+| Parquet | column → JSON value; times are ISO text |
+| zip archive (an Inspect log) | `{"member": name, "value": …}`, `header.json` first |
+| server-sent events | `{"sse": [the data objects of one answer]}` |
 """
 
 from __future__ import annotations
 
-import codecs
-import gzip
-import json
-import zlib
+import io
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ..errors import InputError, UserError
-from . import values
+from . import csv_rows, json_text, parquet_rows, sse, zip_members
+from .places import Place, place_of
 from .reading import Bad, Record
+from .unpack import MAGIC_BYTES, Ahead, Damaged, packing, unpacked
 
-MAX_RECORD_BYTES = 64 << 20
-_PLAIN_BYTES, _MAX_RATIO = 1 << 30, 200  # a gzip file may unpack to the larger of 1 GiB and 200 times its size
-_CHUNK = 1 << 20
-_UNPACKED = 1 << 16  # what is lost at most where a damaged gzip file breaks off
-_KEPT_RAW = 1000
+_BUFFER = 1 << 20
+_LOOKED = 1 << 16
+_ZIP, _PARQUET = b"PK\x03\x04", b"PAR1"
 _OTHER = {
-    b"PK\x03\x04": "a zip archive",
-    b"\x28\xb5\x2f\xfd": "zstd-compressed",
-    b"BZh": "bzip2-compressed",
-    b"\xfd7zXZ": "xz-compressed",
-    b"PAR1": "a Parquet file",
+    _ZIP: "a zip archive",
+    _PARQUET: "a Parquet file",
+    b"PK\x05\x06": "an empty zip archive",
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
+    b"SQLite format 3": "an SQLite database",
+    b"ARROW1": "an Arrow file",
+    b"Obj\x01": "an Avro file",
+    b"%PDF": "a PDF document",
+    b"\x89PNG": "a picture",
 }
-_BLANK = " \t\r\n"
 
 
-def records(path: Path) -> Iterator[Record | Bad]:
-    """The records of a file. UserError if it cannot be read, InputError if it is empty or no text."""
-    try:
-        with path.open("rb") as file:
-            yield from _records(_plain(file, path), path)
-    except OSError as error:
-        if isinstance(error, gzip.BadGzipFile):
-            raise InputError(f"{path}: damaged gzip file ({error})") from None
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+class Records:
+    """The records of one file; `taken` counts the bytes of it that were read so far."""
 
+    def __init__(self, place: str | Path | Place) -> None:
+        self.place = place_of(place)
+        self._below: Ahead | None = None
 
-def _plain(file: BinaryIO, path: Path) -> BinaryIO:
-    magic = file.read(6)
-    file.seek(0)
-    if magic[:2] == b"\x1f\x8b":
-        limit = max(_PLAIN_BYTES, _MAX_RATIO * path.stat().st_size)
-        return BufferedReader(cast(Any, _Bounded(fileobj=file, limit=limit)), _UNPACKED)
-    for start, name in _OTHER.items():
-        if magic.startswith(start):
-            raise InputError(f"{path} is {name}; give JSON as UTF-8 text, plain or gzip-compressed")
-    return file
+    @property
+    def taken(self) -> int:
+        """Bytes of the file, as it is stored, that were read."""
+        return self._below.taken if self._below is not None else 0
 
-
-class _Bounded(gzip.GzipFile):
-    """A gzip file that refuses to unpack without end."""
-
-    def __init__(self, fileobj: BinaryIO, limit: int) -> None:
-        super().__init__(fileobj=fileobj, mode="rb")
-        self._left = limit
-
-    def readinto(self, b: Any) -> int:
-        count = super().readinto(b)
-        self._left -= count
-        if self._left < 0:
-            raise gzip.BadGzipFile("it unpacks to far more than its size; unpack it first if that is right")
-        return count
-
-
-def _records(stream: BinaryIO, path: Path) -> Iterator[Record | Bad]:
-    place, seen = 0, False
-    try:
-        for place, line in _lines(stream):
-            if not line.strip():
-                continue
-            if not seen:
-                seen = True
-                line = line.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901
-                if not line.strip():
-                    seen = False
-                    continue
-                whole = _whole_document(line, stream)
-                if whole is not None:
-                    first = next(whole, None)
-                    if first is None:
-                        raise InputError(f"{path} holds an empty list")
-                    yield first
-                    yield from whole
-                    return
-            yield _line(place, line)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        yield Bad(place + 1, f"damaged gzip data, the rest was not read ({error})", "")
-        return
-    if not seen:
-        raise InputError(f"{path} is empty")
-
-
-def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    place = 0
-    while line := stream.readline(MAX_RECORD_BYTES + 1):
-        place += 1
-        if len(line) > MAX_RECORD_BYTES:
-            while (rest := stream.readline(_CHUNK)) and not rest.endswith(b"\n"):
-                pass
-        yield place, line
-
-
-def _line(place: int, line: bytes) -> Record | Bad:
-    raw = line[:_KEPT_RAW].decode(errors="backslashreplace")
-    if len(line) > MAX_RECORD_BYTES:
-        return Bad(place, f"the line is longer than {MAX_RECORD_BYTES >> 20} MiB", raw)
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        return Bad(place, f"invalid UTF-8 at byte {error.start + 1} of the line", raw)
-    try:
-        return _parsed(place, json.loads(text), text)
-    except (ValueError, RecursionError) as error:
-        return Bad(place, _why(error), raw)
-
-
-def _parsed(place: int, value: Any, text: str) -> Record | Bad:
-    reason = values.flaw(value)
-    if reason is not None:
-        return Bad(place, reason, text[:_KEPT_RAW])
-    cleaned = values.whole(value, text)
-    return Record(place, cleaned, repaired=cleaned != value)
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
-        return "invalid UTF-8"
-    if isinstance(error, json.JSONDecodeError):
-        return f"no valid JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
-    return f"no valid JSON: {str(error).partition(';')[0]}"
-
-
-def _whole_document(first: bytes, stream: BinaryIO) -> Iterator[Record | Bad] | None:
-    """The records of a file that is no JSON lines, or None. Decided by its first line and what follows it."""
-    text = first.decode(errors="replace").strip()
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        if text[0] not in "[{" or (text[0] == "{" and text[-1] not in "[{,:"):
-            return None
-        return _elements(_Text(first, stream), in_list=text[0] == "[")
-    if not isinstance(value, list):
-        return None
-    following = stream.read(_CHUNK)
-    if following.strip():
-        return _with_rest(first, following, stream)
-    return _elements(_Text(first, stream), in_list=True)
-
-
-def _with_rest(first: bytes, following: bytes, stream: BinaryIO) -> Iterator[Record | Bad]:
-    """JSON lines whose first line is a list: go on where looking ahead stopped."""
-    yield _line(1, first)
-    *lines, last = following.split(b"\n")
-    place = 1
-    for line in [*lines, last + stream.readline(MAX_RECORD_BYTES)]:
-        place += 1
-        if line.strip():
-            yield _line(place, line)
-    for further, line in _lines(stream):
-        if line.strip():
-            yield _line(place + further, line)
-
-
-class _Text:
-    """Text of a stream, read as far as the next value needs. Doubled, so a value costs at most twice its length."""
-
-    def __init__(self, first: bytes, stream: BinaryIO) -> None:
-        self._first, self._stream = first, stream
-        self._decode = codecs.getincrementaldecoder("utf-8")().decode
-        self._text, self._at, self.ended = "", 0, False
-
-    def _grow(self) -> None:
-        data = self._first or self._stream.read(max(_CHUNK, len(self._text) - self._at))
-        self._first, self.ended = b"", not data
-        self._text, self._at = self._text[self._at :] + self._decode(data, not data), 0
-
-    def peek(self, skip: str) -> str:
-        """The next character that is not in `skip`, or nothing at the end."""
-        while True:
-            while self._at < len(self._text) and self._text[self._at] in skip:
-                self._at += 1
-            if self._at < len(self._text) or self.ended:
-                return self._text[self._at : self._at + 1]
-            self._grow()
-
-    def step(self) -> None:
-        """Pass one character."""
-        self._at += 1
-
-    def value(self) -> tuple[Any, str]:
-        """The next JSON value and its text. ValueError if there is none."""
-        while True:
-            rest = self._text[self._at :]
+    def __iter__(self) -> Iterator[Record | Bad]:
+        """UserError if the file cannot be read, InputError if it is empty or nothing of the above."""
+        where = str(self.place)
+        with self.place.open() as file:
             try:
-                value, end = json.JSONDecoder().raw_decode(rest)
-            except json.JSONDecodeError as error:
-                # A value that was only cut fails at the end of what was read, or in a string that may go on.
-                cut = error.msg.startswith("Unterminated") or error.pos >= len(rest) - 16
-                if self.ended or not cut or len(rest) > MAX_RECORD_BYTES:
-                    raise
-                self._grow()
+                yield from self._records(file, where)
+            except OSError as error:
+                raise UserError(f"cannot read {where}: {error.strerror or error}") from None
+
+    def _records(self, file: BinaryIO, where: str) -> Iterator[Record | Bad]:
+        stream = self._below = Ahead(file.read)
+        start = stream.look(MAGIC_BYTES)
+        if start[:4] in (_ZIP, _PARQUET):
+            if not file.seekable():
+                raise InputError(f"{where} is {_OTHER[start[:4]]}, which cannot be read from a pipe; give the file")
+            file.seek(0)
+            # Both are read from their end.
+            kind = zip_members if start[:4] == _ZIP else parquet_rows
+            yield from kind.records(BufferedReader(cast(Any, file), _BUFFER), where)
+            return
+        packed = packing(start)
+        if packed is not None:
+            stream = Ahead(unpacked(stream, packed))
+        place = 0
+        try:
+            _refuse_other(stream.look(16), where, packed)
+            for found in _text(stream, where):
+                place = found.place
+                yield found
+        except Damaged as error:
+            yield Bad(place + 1, str(error), "")
+            return
+        if not place:
+            raise InputError(f"{where} holds no record, only an empty list or blanks")
+
+
+def records(place: str | Path | Place) -> Iterator[Record | Bad]:
+    """The records of a file. UserError if it cannot be read, InputError if it is empty or no text."""
+    return iter(Records(place))
+
+
+def _refuse_other(start: bytes, where: str, packed: str | None) -> None:
+    for magic, name in _OTHER.items():
+        if start.startswith(magic):
+            if packed:
+                raise InputError(f"{where} is {name} in {packed} data; unpack it first")
+            raise InputError(f"{where} is {name}; give JSON as UTF-8 text, a table, or one of them compressed")
+
+
+def _text(stream: Ahead, where: str) -> Iterator[Record | Bad]:
+    start = stream.look(_LOOKED)
+    if not start.removeprefix(b"\xef\xbb\xbf").strip() and len(start) < _LOOKED:
+        raise InputError(f"{where} is empty")
+    text = start.decode(errors="replace")
+    reader = BufferedReader(stream, _BUFFER)
+    if sse.looks_like(text):
+        yield from _answers(reader)
+    elif csv_rows.looks_like(text):
+        yield from csv_rows.records(reader, where)
+    else:
+        yield from json_text.records(reader)
+
+
+def _answers(stream: BufferedReader[Any]) -> Iterator[Record | Bad]:
+    """One record per streamed answer, at the line of its first event."""
+    begun, sent, size = 0, [], 0
+    text = io.TextIOWrapper(stream, "utf-8-sig", "replace")
+    lines = iter(lambda: text.readline(json_text.MAX_RECORD_BYTES), "")
+    for place, data in sse.events(lines):
+        begun, size = begun or place, size + len(data)
+        if data != sse.DONE:
+            found = json_text.record(place, data.encode())
+            if isinstance(found, Bad):
+                yield found
                 continue
-            self._at += end
-            return value, rest[:end]
-
-
-def _elements(text: _Text, in_list: bool) -> Iterator[Record | Bad]:
-    """The elements of one JSON list, or JSON documents one after the other; a list of messages is one record."""
-    place, said = 1, []
-    try:
-        if in_list:
-            text.peek(_BLANK)
-            text.step()
-        while (mark := text.peek(_BLANK + "," if in_list else _BLANK)) and not (in_list and mark == "]"):
-            record = _parsed(place, *text.value())
-            if isinstance(record, Record) and in_list and (said or place == 1) and _is_message(record.value):
-                said.append(record.value)
-            else:
-                yield record
-            place += 1
-        if in_list and not mark:
-            yield Bad(place, "the list is not closed", "")
-    except (ValueError, RecursionError) as error:
-        yield Bad(place, f"{_why(error)}; the rest of the file was not read", "")
-    if said:
-        yield Record(1, said)
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("role"), str) and not {"messages", "traj"} & set(value)
+            sent.append(found.value)
+            if size > json_text.MAX_RECORD_BYTES:
+                yield Bad(begun, f"a stream of more than {json_text.MAX_RECORD_BYTES >> 20} MiB", "")
+                begun, sent, size = 0, [], 0
+            if not (sent and sse.ends(sent[-1])):
+                continue
+        if sent:
+            yield Record(begun, {"sse": sent})
+        begun, sent, size = 0, [], 0
+    if sent:
+        yield Record(begun, {"sse": sent})

@@ -11,7 +11,7 @@ from .reading import Bad, Item, Noun, Record, Reject
 from .trajectory import Request, Trajectory
 
 _MAX_REASON = 200
-_MAX_RAW = 1000
+MAX_RAW = 10_000
 
 
 def each(read: Callable[[Any], Noun | Iterable[Noun]], records: Iterable[Record | Bad]) -> Iterator[Item]:
@@ -28,7 +28,7 @@ def items_of(read: Callable[[Any], Noun | Iterable[Noun]], found: Record) -> Ite
     try:
         made = read(found.value)
         for value in [made] if isinstance(made, (Trajectory, Request)) else made:
-            yield Item(found.place, marked(value) if found.repaired else value)
+            yield Item(found.place, marked(value, found))
     except Reject as error:
         yield refused(found, str(error))
     except RecursionError:
@@ -45,16 +45,24 @@ def passed_on(bad: Bad) -> Item:
     return Item(bad.place, None, bad.reason, bad.raw)
 
 
-def marked(value: Noun) -> Noun:
-    """A noun from a record in which half characters were replaced."""
-    if isinstance(value, Trajectory):
-        return replace(value, losses=tuple(sorted({*value.losses, "invalid_characters"})))
+def marked(value: Noun, *records: Record) -> Noun:
+    """A noun, with what was replaced in the records it was made of among its losses."""
+    losses = {"invalid_characters" for found in records if found.repaired}
+    losses |= {"not_a_number" for found in records if found.nulled}
+    if losses and isinstance(value, Trajectory):
+        return replace(value, losses=tuple(sorted({*value.losses, *losses})))
     return value
 
 
 def excerpt(value: Any) -> str:
     """The beginning of a record's JSON, for the reject file."""
+    parts, size = [], 0
     try:
-        return json.dumps(value, ensure_ascii=False)[:_MAX_RAW]
+        for part in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+            parts.append(part)
+            size += len(part)
+            if size > MAX_RAW:
+                break
     except (ValueError, RecursionError):
         return ""
+    return "".join(parts)[:MAX_RAW]

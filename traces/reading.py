@@ -19,11 +19,15 @@ class Reject(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One parsed record. `place`: line, row or element of a list, from 1; `repaired`: half characters replaced."""
+    """One parsed record. `place`: line, row or element of a list, from 1.
+
+    `repaired`: half characters were replaced; `nulled`: NaN and Infinity, which JSON does not have, became null.
+    """
 
     place: int
     value: Any
     repaired: bool = False
+    nulled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
