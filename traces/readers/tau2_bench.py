@@ -16,7 +16,7 @@ from ..record import tool_call
 from ..trajectory import Label, ToolCall, Trajectory
 from .chat import Told, trajectory_of
 from .clock import when
-from .counts import finite
+from .counts import finite, inside
 from .openai_chat import usage_of
 
 NAME = "tau2-bench"
@@ -76,7 +76,7 @@ def _read(record: Any, results: Mapping[str, Any]) -> Trajectory:
         raise Reject("a simulation without messages")
     losses: set[str] = set()
     said, told = _said(record["messages"], losses)
-    environment = _at(results, "info", "environment_info")
+    environment = inside(results, "info", "environment_info")
     policy = record.get("policy") or environment.get("policy")
     if isinstance(policy, str):
         # The agent's own instructions around the policy are not recorded.
@@ -87,7 +87,7 @@ def _read(record: Any, results: Mapping[str, Any]) -> Trajectory:
     reason = record.get("termination_reason")
     if reason in _BROKEN_OFF:
         losses.add("interrupted")
-    domain, model = environment.get("domain_name"), _at(results, "info", "agent_info").get("llm")
+    domain, model = environment.get("domain_name"), inside(results, "info", "agent_info").get("llm")
     return trajectory_of(
         NAME,
         domain.lower() if isinstance(domain, str) and domain else NAME,
@@ -104,17 +104,10 @@ def _read(record: Any, results: Mapping[str, Any]) -> Trajectory:
 
 def _meta(record: Mapping[str, Any]) -> dict[str, Any]:
     kept = {k: record[k] for k in ("task_id", "trial", "termination_reason") if isinstance(record.get(k), (int, str))}
-    basis = _at(record, "reward_info").get("reward_basis")
+    basis = inside(record, "reward_info").get("reward_basis")
     if isinstance(basis, list) and all(isinstance(name, str) for name in basis):
         kept["reward_basis"] = basis  # what the reward does not look at, a run may get wrong and still be rewarded
     return kept
-
-
-def _at(value: Any, *keys: str) -> Mapping[str, Any]:
-    """The object at a path of keys, empty if there is none."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
 
 
 def _said(messages: list[Any], losses: set[str]) -> tuple[list[Any], list[Told]]:
@@ -158,7 +151,7 @@ def _flat(messages: list[Any]) -> Iterator[Any]:
 
 def _assistant(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message as the model's API gave it, where that is kept: there, arguments are still strings."""
-    raw = _at(message, "raw_data", "message") or _at(message, "raw_data")
+    raw = inside(message, "raw_data", "message") or inside(message, "raw_data")
     calls = message.get("tool_calls")
     names = _names(calls)
     kept = names and _names(raw.get("tool_calls")) == names
@@ -200,7 +193,7 @@ def _tools(definitions: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def _label(record: Mapping[str, Any], results: Mapping[str, Any], losses: set[str]) -> Label | None:
-    reward = finite(_at(record, "reward_info").get("reward"))
+    reward = finite(inside(record, "reward_info").get("reward"))
     if reward is None or record.get("termination_reason") in _UNJUDGED:
         losses.add("no_reward")
         return None
@@ -210,7 +203,7 @@ def _label(record: Mapping[str, Any], results: Mapping[str, Any], losses: set[st
 def _gold(task_id: Any, tasks: Any) -> tuple[ToolCall, ...]:
     for task in tasks if isinstance(tasks, list) else []:
         if isinstance(task, Mapping) and task.get("id") == task_id:
-            actions = _at(task, "evaluation_criteria").get("actions")
+            actions = inside(task, "evaluation_criteria").get("actions")
             return tuple(
                 tool_call(f"gold_{n}", action["name"], json.dumps(action.get("arguments") or {}, ensure_ascii=False))
                 for n, action in enumerate(actions if isinstance(actions, list) else [])
