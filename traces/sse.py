@@ -22,7 +22,7 @@ def looks_like(text: str) -> bool:
 
 def objects(text: str) -> list[Any]:
     """The data objects of a stream held as text. ValueError says which of them is no JSON."""
-    return [values.load(data).value for _, data in events(text.splitlines()) if data != DONE]
+    return [values.load(data).value for _, data in events(re.split("\r\n|\r|\n", text)) if data != DONE]
 
 
 def events(lines: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -12,6 +12,7 @@ from ..checks import unmatched
 from ..reading import Reject
 from ..record import tool_call
 from ..trajectory import Message, RecordedIds, Role, ToolCall, Trajectory, Turn, Usage
+from .clock import between
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -235,6 +236,20 @@ def trajectory_of(
     if not tools and any(turn.assistant.tool_calls for turn in turns):
         lost.add("no_tool_schemas")
     return Trajectory("", source, family, prefix, turns, tools, losses=tuple(sorted(lost)), **values)
+
+
+def told_of(messages: Sequence[Mapping[str, Any]]) -> list[Told]:
+    """What messages made by a reader tell of each call: `at` (when the message was complete), `usage` and `ids`.
+
+    A call begins when the message before it is there, so it includes what the framework did in between.
+    """
+    told, before = [], None
+    for message in messages:
+        at = message.get("at")
+        if message.get("role") == "assistant":
+            told.append(Told(message.get("usage"), before, between(before, at), ids=message.get("ids")))
+        before = at
+    return told
 
 
 def with_told(turns: Sequence[Turn], told: Sequence[Told | None]) -> tuple[Turn, ...]:

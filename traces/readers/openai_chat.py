@@ -1,14 +1,20 @@
-"""OpenAI chat: one conversation a line, a fine-tuning row, a bare message list, or a request with its response."""
+"""OpenAI chat: one conversation a line, a fine-tuning row, a bare message list, or a request with its response.
+
+Described in OpenAI's API reference (chat/object, chat/streaming). Requests and responses are read as logs wrap them:
+in `request` and `response`, in an HTTP `body`, merged into one object, or as the chunks of a streamed answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..reading import Format, Reject
 from ..trajectory import Trajectory, Usage
-from .chat import has_blocks, is_messages, tools_of, trajectory_of
+from .chat import has_blocks, is_messages, listed, tools_of, trajectory_of
+from .counts import count
+from .http import body_of, events_of
 
 NAME = "openai-chat"
 # Keys that mark other formats with a message list; each has its own reader.
@@ -26,17 +32,21 @@ _OTHERS = {
     "latency_sec",
     "raw_messages",
     "sessionId",  # Gemini CLI, Claude Code
+    "system",  # Anthropic Messages
+    "max_turns",
 }
 
 
 def sniff(record: Any) -> bool:
     """Whether the record holds a chat message list where this format has it."""
     if isinstance(record, list):
-        return is_messages(record) and not has_blocks(record)
-    if not isinstance(record, Mapping) or not _OTHERS.isdisjoint(record):
-        return False
-    messages = _request(record).get("messages")
-    return is_messages(messages) and not has_blocks(messages)
+        return _is_chat(record)
+    return isinstance(record, Mapping) and _OTHERS.isdisjoint(record) and _is_chat(_request(record).get("messages"))
+
+
+def _is_chat(messages: Any) -> bool:
+    typed = isinstance(messages, list) and any(isinstance(m, Mapping) and m.get("type") == "message" for m in messages)
+    return not typed and is_messages(messages) and not has_blocks(messages)
 
 
 def read(record: Any) -> Trajectory:
@@ -68,18 +78,17 @@ def read(record: Any) -> Trajectory:
 
 
 def _request(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    inner = record.get("request") or record.get("body")
-    if isinstance(inner, Mapping) and isinstance(inner.get("body"), Mapping):
-        inner = inner["body"]
+    inner = body_of(record.get("request") or record.get("body"))
     return inner if isinstance(inner, Mapping) and "messages" in inner else record
 
 
 def _response(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    inner = record.get("response")
-    if isinstance(inner, Mapping) and isinstance(inner.get("body"), Mapping):
-        inner = inner["body"]
+    inner = body_of(record.get("response"))
+    if isinstance(inner, list):
+        inner = {"sse": inner}
     if isinstance(inner, Mapping):
-        return inner
+        events = events_of(inner)
+        return inner if events is None else _from_chunks(events)
     return record if "choices" in record else None
 
 
@@ -94,22 +103,56 @@ def _answer(response: Mapping[str, Any] | None) -> Any:
     return {"role": "assistant", **message} if isinstance(message, Mapping) else None
 
 
+def _from_chunks(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The response that was streamed in these chunks: texts are joined, calls by their index."""
+    said: dict[str, str] = {}
+    calls: dict[Any, dict[str, Any]] = {}
+    response: dict[str, Any] = {}
+    for chunk in chunks:
+        response |= {key: chunk[key] for key in ("model", "usage") if chunk.get(key)}
+        for choice in listed(chunk.get("choices"))[:1]:
+            delta = choice.get("delta") if isinstance(choice, Mapping) else None
+            if not isinstance(delta, Mapping):
+                continue
+            for key in ("content", "reasoning_content", "reasoning", "refusal"):
+                if isinstance(delta.get(key), str):
+                    said[key] = said.get(key, "") + delta[key]
+            for call in listed(delta.get("tool_calls")):
+                _add_call(calls, call)
+    if said or calls:
+        response["message"] = {**said, "role": "assistant", "tool_calls": list(calls.values())}
+    return response
+
+
+def _add_call(calls: dict[Any, dict[str, Any]], piece: Any) -> None:
+    function = piece.get("function") if isinstance(piece, Mapping) else None
+    if not isinstance(function, Mapping):
+        return
+    call = calls.setdefault(str(piece.get("index")), {"id": None, "function": {"name": "", "arguments": ""}})
+    call["id"] = call["id"] or piece.get("id")
+    for key in ("name", "arguments"):
+        if isinstance(function.get(key), str):
+            call["function"][key] += function[key]
+
+
 def usage_of(raw: Any) -> Usage | None:
-    """Usage in disjoint buckets: cached tokens are inside `prompt_tokens` here. None if there are no counts."""
+    """Usage in disjoint buckets: cached tokens are inside `prompt_tokens` here. None if there are no counts.
+
+    LiteLLM adds Anthropic's counts under their own names, and counts written tokens inside the prompt as well.
+    """
     if not isinstance(raw, Mapping):
         return None
     details = raw.get("prompt_tokens_details")
-    given = _count(raw.get("prompt_tokens"))
-    cached = _count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
-    output = _count(raw.get("completion_tokens"))
+    given = count(raw.get("prompt_tokens"))
+    cached = count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    for name in ("cache_read_input_tokens", "prompt_cache_hit_tokens"):  # LiteLLM, DeepSeek
+        cached = count(raw.get(name)) if cached is None else cached
+    written = count(raw.get("cache_creation_input_tokens"))
+    output = count(raw.get("completion_tokens"))
     if given is None and output is None:
         return None
-    fresh = None if given is None else max(0, given - (cached or 0))
-    return Usage(fresh_input_tokens=fresh, cache_read_tokens=cached, output_tokens=output)
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40 else None
+    fresh = None if given is None else max(0, given - (cached or 0) - (written or 0))
+    return Usage(fresh, cached, written, output)
 
 
 FORMAT = Format(
@@ -118,5 +161,5 @@ FORMAT = Format(
     "trajectories",
     sniff,
     read,
-    verified=False,
+    verified=True,
 )

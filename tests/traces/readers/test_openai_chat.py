@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvmill.traces import formats
-from kvmill.traces.readers.openai_chat import read, sniff
+from kvmill.traces.readers.openai_chat import read, sniff, usage_of
 from kvmill.traces.reading import Reject
 from kvmill.traces.trajectory import Usage
 
@@ -152,18 +152,63 @@ def test_what_cannot_be_read_is_rejected_with_a_reason(record: Any, reason: str)
         read(record)
 
 
-def test_a_real_log_of_part_lists_loses_no_character(shared_data: Path) -> None:
-    folder = shared_data / "traces/openhands"
-    files = sorted(folder.glob("sdk__llm-logs__*.json"))
-    assert files
-    for path in files:
-        record = json.loads(path.read_text())
-        assert formats.detect([record], "x").name == "openai-chat"
+def test_a_real_message_list_keeps_every_character(shared_data: Path) -> None:
+    record = json.loads((shared_data / "traces/openhands/sdk__fncall-llm-message.json").read_text())
+    assert formats.detect([record], "x").name == "openai-chat"
+    run = read(record)
+    assert [m.content for m in run.messages()] == [m["content"] for m in record]
+    calls = [c["function"]["arguments"] for m in record for c in m.get("tool_calls", [])]
+    assert [c.arguments for turn in run.turns for c in turn.assistant.tool_calls] == calls
+    assert len(calls) == 6
+
+
+def chunk(**delta: Any) -> dict[str, Any]:
+    return {"object": "chat.completion.chunk", "model": "m-2", "choices": [{"index": 0, "delta": delta}]}
+
+
+def test_a_streamed_response_is_put_together() -> None:
+    def piece(index: int, text: str, **more: Any) -> dict[str, Any]:
+        return {"index": index, "function": {"arguments": text, **more.pop("function", {})}, **more}
+
+    chunks = [
+        chunk(role="assistant", content="Let me "),
+        chunk(content="look.", reasoning_content="Hm."),
+        chunk(tool_calls=[piece(0, "", id="c1", function={"name": "find"})]),
+        chunk(tool_calls=[piece(0, '{"id"'), piece(1, "{}", id="c2", function={"name": "stop"})]),
+        chunk(tool_calls=[piece(0, ":7}")]),
+        {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}},
+    ]
+    body = "".join(f"data: {json.dumps(c)}\n\n" for c in chunks) + "data: [DONE]\n\n"
+    for response in (chunks, {"status": 200, "body": body}, {"sse": chunks}):
+        record = {"request": {"messages": [USER]}, "response": response}
+        assert sniff(record)
         run = read(record)
-        said = [part["text"] for m in record["messages"] for part in m["content"] or [] if part["type"] == "text"]
-        assert said
-        assert sum(map(len, said)) > 10_000
-        kept = "\n".join(m.content for m in run.messages())
-        assert all(text in kept for text in said)
-        assert len(run.tools) == len(record["tools"])
-        assert run.turns[-1].usage is not None
+        said = run.turns[0].assistant
+        assert (said.content, said.reasoning) == ("Let me look.", "Hm.")
+        assert [(c.id, c.name, c.arguments) for c in said.tool_calls] == [
+            ("c1", "find", '{"id":7}'),
+            ("c2", "stop", "{}"),
+        ]
+        assert run.turns[0].usage == Usage(5, None, None, 3)
+        assert run.model == "m-2"
+
+
+@pytest.mark.parametrize(
+    ("usage", "buckets"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 4}, Usage(5, 4, None, 1)),
+        (
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 1,
+                "cache_read_input_tokens": 4,
+                "cache_creation_input_tokens": 3,
+            },
+            Usage(2, 4, 3, 1),
+        ),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, Usage(0, None, None, 0)),
+        ({"prompt_tokens": True, "completion_tokens": "3"}, None),
+    ],
+)
+def test_usage_falls_in_disjoint_buckets(usage: dict[str, Any], buckets: Usage | None) -> None:
+    assert usage_of(usage) == buckets

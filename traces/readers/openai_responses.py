@@ -1,0 +1,116 @@
+"""OpenAI Responses: a request with its response, one object with `input` and `output`, or a bare list of items.
+
+Described in OpenAI's API reference (responses/create, responses/object). Instructions stand outside the items. An input
+that goes on from `previous_response_id` lacks what came before: it is on the server. A response alone has no prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..reading import Format, Reject
+from ..trajectory import Trajectory
+from .chat import listed, trajectory_of
+from .http import body_of, events_of
+from .response_items import Conversation, is_item, tools_of, usage_of
+
+NAME = "openai-responses"
+
+
+def sniff(record: Any) -> bool:
+    """Whether the record holds items, in a list or where a request or a response has them."""
+    if isinstance(record, list):
+        return _are_items(record)
+    if not isinstance(record, Mapping) or "messages" in record:
+        return False
+    request, response = _parts(record)
+    asked = request.get("input")
+    return (
+        _are_items(response.get("output"))
+        or _are_items(asked)
+        or (isinstance(asked, str) and response.get("object") == "response")
+    )
+
+
+def read(record: Any) -> Trajectory:
+    """One conversation. Reject if the prompt is not in the record."""
+    if isinstance(record, list):
+        record = {"input": record}
+    if not isinstance(record, Mapping):
+        raise Reject("not an object")
+    request, response = _parts(record)
+    asked = request.get("input")
+    losses: set[str] = set()
+    said = Conversation(losses)
+    instructions = request.get("instructions") or response.get("instructions")
+    if isinstance(instructions, str):
+        said.add({"role": "system", "content": instructions})
+    else:
+        said.extend(listed(instructions))
+    if isinstance(asked, str):
+        said.add({"role": "user", "content": asked})
+    elif isinstance(asked, list):
+        said.extend(asked)
+    else:
+        raise Reject("a response without the input of its request: there is no prompt to replay")
+    if request.get("previous_response_id") or response.get("previous_response_id") or request.get("conversation"):
+        losses.add("history_on_server")
+    said.close()
+    before = len(said.messages)
+    said.extend(listed(response.get("output")))
+    answered = len(said.messages) > before
+    tools, hosted = tools_of(request.get("tools") or response.get("tools"))
+    trajectory = trajectory_of(
+        NAME,
+        "chat",
+        said.chat(),
+        tools=tuple(tools),
+        losses=losses,
+        model=next((m["model"] for m in (response, request) if isinstance(m.get("model"), str)), None),
+        already_compacted="already_compacted" in losses,
+        meta=({"one_call": True} if answered else {}) | ({"hosted_tools": hosted} if hosted else {}),
+    )
+    usage = usage_of(response.get("usage"))
+    if usage is None or not answered:
+        return trajectory
+    return replace(trajectory, turns=(*trajectory.turns[:-1], replace(trajectory.turns[-1], usage=usage)))
+
+
+def _are_items(value: Any) -> bool:
+    """A list of items of which one is no chat message."""
+    return (
+        isinstance(value, list)
+        and any(is_item(item) for item in value)
+        and not any(isinstance(item, Mapping) and {"tool_calls", "tool_call_id"} & set(item) for item in value)
+    )
+
+
+def _parts(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The request and the response of a record, however they are wrapped."""
+    request, response = _unwrapped(record.get("request") or record.get("body")), _unwrapped(record.get("response"))
+    if request is None and "input" in record:
+        request = record
+    if response is None and "output" in record:
+        response = record
+    return request or {}, response or {}
+
+
+def _unwrapped(value: Any) -> Mapping[str, Any] | None:
+    """The JSON of a request or response; of a streamed answer the final object."""
+    body = body_of(value)
+    events = events_of(body)
+    if events is not None:
+        done = [event["response"] for event in events if isinstance(event.get("response"), Mapping)]
+        body = done[-1] if done else None
+    return body if isinstance(body, Mapping) else None
+
+
+FORMAT = Format(
+    NAME,
+    "OpenAI Responses: items of a request and its response, one JSON each",
+    "trajectories",
+    sniff,
+    read,
+)
