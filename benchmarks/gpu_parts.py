@@ -1,0 +1,117 @@
+"""The parts of `gpu_check`, each run by a process of its own: a kernel that breaks the device breaks one part only.
+
+A part yields rows, which its process writes down one by one: what was done before a failure or a time limit is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .kernel_cases import MODULES
+from .kernel_contests import BUILD
+from .kernel_problems import PROBLEMS, cases
+from .roofline import Roofline, measure
+
+Row = dict[str, Any]
+FORMS = ("torch", "triton")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+TIMED_ALONE = ("attention_mass", "decode_attention", "compact_kv")
+"""These have targets."""
+BUDGET_S = 1.0
+
+
+def parts(toy: bool) -> dict[str, tuple[float, bool]]:
+    """Part → seconds it may take, and whether it may run beside others (what is timed may not)."""
+    if toy:
+        found = {f"verify {' '.join(MODULES)}": (60.0, True), "roofline": (30.0, False)}
+        return found | {f"time {' '.join(BUILD)}": (60.0, False), "turn": (30.0, False), "replay": (60.0, False)}
+    files = list(dict.fromkeys(MODULES.values()))
+    checks = {f"verify {' '.join(op for op in MODULES if MODULES[op] == file)}": (130.0, True) for file in files}
+    rest = [op for op in BUILD if op not in TIMED_ALONE]
+    timed = {f"time {op}": (40.0, False) for op in TIMED_ALONE} | {f"time {' '.join(rest)}": (60.0, False)}
+    return checks | {"roofline": (25.0, False)} | timed | {"turn": (40.0, False), "replay": (60.0, False)}
+
+
+def run(part: str, folder: Path, *, toy: bool) -> None:
+    """Write the rows of a part to a file of its own in `folder`, one JSON object a line; the last says how it ended."""
+    device = torch.device("cpu" if toy else "cuda")
+    with path(folder, part).open("w") as file:
+
+        def write(row: Row) -> None:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+        try:
+            for row in _rows(part, folder, device, toy):
+                write(row)
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            write({"kind": "end", "status": "failed", "error": f"{_said(error)} ({at.name}, line {at.lineno})"})
+        else:
+            write({"kind": "end", "status": "ok", "error": None})
+
+
+def path(folder: Path, part: str) -> Path:
+    """Where the rows of a part are."""
+    return folder / (part.replace(" ", "-")[:80] + ".jsonl")
+
+
+def _rows(part: str, folder: Path, device: torch.device, toy: bool) -> Iterator[Row]:
+    name, *ops = part.split()
+    budget_s = 0.01 if toy else BUDGET_S
+    if name == "verify":
+        for op in ops:
+            yield from ({"kind": "case", **row} for row in verify(op, device, toy=toy))
+    elif name == "roofline":
+        yield {"kind": "roofline", **asdict(measure(device, DTYPES, budget_s, toy=toy))}
+    elif name == "time":
+        from .kernel_rows import rows_of
+
+        size = "toy" if toy else "default"
+        for op in ops:
+            found = rows_of(op, device, known_roofline(folder), size=size, budget_s=budget_s, compiled=not toy)
+            yield from ({"kind": "time", **row} for row in found)
+    elif name == "turn":
+        from .gpu_turn import turns
+
+        found = turns(device, known_roofline(folder).copy_bytes_per_s, toy=toy, budget_s=budget_s)
+        yield from ({"kind": "turn", **row} for row in found)
+    else:
+        from .gpu_replay import replays
+
+        yield from ({"kind": "replay", **row} for row in replays(device, toy=toy))
+
+
+def verify(op: str, device: torch.device, *, toy: bool) -> Iterator[Row]:
+    """Every case of an operation in every form: its error in units of what is allowed, or why there is none."""
+    assert op in PROBLEMS
+    for case in cases(op, full=not toy):
+        for impl in FORMS:
+            row: Row = {"op": op, "case": case.label, "impl": impl, "deviation": None, "error": None}
+            try:
+                row["deviation"] = min(case.error(impl, device), 1e30)  # JSON has no infinity
+            except Exception as error:
+                row["error"] = _said(error)
+            yield {**row, "passed": row["error"] is None and row["deviation"] <= 1}
+
+
+def known_roofline(folder: Path) -> Roofline:
+    """What the part `roofline` measured. RuntimeError where it did not."""
+    file = path(folder, "roofline")
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        row = json.loads(line)
+        if row.pop("kind") == "roofline":
+            return Roofline(**row)
+    raise RuntimeError("the roofline was not measured")
+
+
+def _said(error: Exception) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:300]}" if text else type(error).__name__

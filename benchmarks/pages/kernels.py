@@ -1,0 +1,84 @@
+"""docs/kernels.md from the figures of `kvmill bench kernels` and, where there are any, of `benchmarks/gpu_check.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+_METHOD = """Medians of calls that take turns with those of the rivals, after a warm-up. GB/s counts every input and output
+once; TFLOP/s the matrix products as they run (twice over for `attention_mass`, which keeps no matrix of weights). The
+share of the roofline is the larger of bytes over the measured copy bandwidth and operations over the measured rate of a
+large matrix product, divided by the median: no form of torch or ours can pass 100 % but from a cache. `naive` is the
+operation as its formula reads; the best torch form is the quickest of SDPA, `index_select` and the like, and
+`torch.compile`. A factor is shown only where the operation's tests pass on the same source."""
+
+_NO_GPU = """Nothing is claimed: the Triton forms are tested under Triton's interpreter only. `python
+benchmarks/gpu_check.py --out FILE` verifies and times them on a GPU machine in six minutes, from a bare checkout."""
+
+
+def page(found: Row, gpu: Row | None = None) -> str:
+    """The whole page. `found` is what `benchmarks.kernels.figures` returns, `gpu` the file of `gpu_check`."""
+    parts = [
+        "# Kernels, measured",
+        f"Written by `kvmill bench kernels --write`; do not edit. {_machine(found)}.",
+        _METHOD,
+        f"## On a CPU\n\n{_ceilings(found['roofline'])}",
+        aims(found["targets"]),
+        table(found["rows"]),
+        "## On a GPU",
+    ]
+    if gpu is None:
+        return "\n\n".join([*parts, _NO_GPU]) + "\n"
+    wrong = [op for op, reason in gpu["verified"].items() if reason]
+    right = sum(row["passed"] for row in gpu["cases"])
+    told = f"{_machine(gpu)}: {right:,} of {len(gpu['cases']):,} comparisons with the float64 reference are right"
+    told += f"; wrong or not finished: {', '.join(wrong)}." if wrong else "."
+    return "\n\n".join([*parts, told, aims(gpu["targets"]), table(gpu["rows"])]) + "\n"
+
+
+def aims(targets: Sequence[Row]) -> str:
+    """The targets as a table."""
+    lines = ["| target | value | at least | |", "|---|---:|---:|---|"]
+    for aim in targets:
+        value = "–" if aim["value"] is None else f"{aim['value']:.2f}"
+        said = {None: "not measured", True: "met", False: "**not met**"}[aim["met"]]
+        lines.append(f"| `{aim['op']}`, {aim['what']} | {value} | {aim['target']:g} | {said} |")
+    return "\n".join(lines)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A line per operation and shape for each of kvmill's forms."""
+    lines = [
+        "| operation | shape | form | ms | GB/s | TFLOP/s | of roofline | × naive | × best torch |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        if row["provider"].startswith("kvmill") and row["seconds"] is not None:
+            figures = (
+                f"{row['seconds'] * 1e3:.3g}",
+                f"{row['gb_per_s']:.3g}",
+                _number(row["tflop_per_s"]),
+                f"{row['roofline_share']:.0%}",
+                _number(row["speedup_naive"]),
+                _number(row["speedup_torch"]),
+            )
+            form = row["provider"].removeprefix("kvmill ")
+            lines.append(f"| `{row['op']}` | {row['shape']} {row['dtype']} | {form} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def _machine(found: Row) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items() if number)
+    threads = f"{found['threads']} torch thread{'s' * (found['threads'] != 1)}, " if found["device"] == "cpu" else ""
+    return f"{found['device_name']}, {threads}{versions}, {found['date']}"
+
+
+def _ceilings(roofline: Row) -> str:
+    rates = ", ".join(f"{name} products {rate:.3g} TFLOP/s" for name, rate in roofline["tflop_per_s"].items())
+    return f"Measured ceilings: copy {roofline['copy_gb_per_s']:.1f} GB/s, {rates}."
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

@@ -1,0 +1,141 @@
+"""Medians of what is compared, taken in turn: on a CPU by the clock, on a GPU by events around queued work."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+FEWEST, MOST = 5, 50
+SPAN_S = 5e-4
+"""A measurement on a GPU lasts at least this long: events tick every half microsecond."""
+BLOCKED_S = 0.05
+BLOCKER_SIZE = 4096
+
+Form = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one call: median, 20 % and 80 % quantiles over `repeats`.
+
+    `host_s`, on a GPU, is how long the call keeps the CPU: what it costs where nothing is queued ahead of it.
+    """
+
+    seconds: float
+    p20_s: float
+    p80_s: float
+    repeats: int
+    host_s: float | None = None
+
+
+def compared(
+    forms: Mapping[str, Form], inputs: Sequence[Any], device: torch.device, budget_s: float, fewest: int = FEWEST
+) -> dict[str, Times | str]:
+    """Times of every form over the same inputs, or for one that raised, the reason as one line.
+
+    The forms take turns, so that a slow minute of the machine hits all of them, `fewest` times at least. On a GPU each call gets the next of
+    `inputs`, which together should be several times its cache.
+    """
+    failed: dict[str, str] = {}
+    for name, form in forms.items():
+        try:
+            for _ in range(2):
+                form(inputs[0])
+            _wait(device)
+        except Exception as error:
+            failed[name] = _line(error)
+    running = {name: form for name, form in forms.items() if name not in failed}
+    watch = _OnGpu(inputs, device) if device.type == "cuda" else _OnCpu(inputs)
+    first = {name: watch.prepare(name, form) for name, form in running.items()}
+    rounds = min(MOST, max(fewest, int(budget_s / max(sum(first.values()), 1e-6))))
+    spans: dict[str, list[float]] = {name: [] for name in running}
+    for _ in range(rounds):
+        for name, form in running.items():
+            spans[name].append(watch.seconds(name, form))
+    times = {name: _times(found, watch.host_s.get(name)) for name, found in spans.items()}
+    return {name: failed.get(name) or times[name] for name in forms}
+
+
+class _OnCpu:
+    """The clock around one call."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self.inputs = inputs
+        self.host_s: dict[str, float] = {}
+
+    def prepare(self, name: str, form: Form) -> float:
+        """One call more, to know how many fit into the budget."""
+        return self.seconds(name, form)
+
+    def seconds(self, name: str, form: Form) -> float:
+        """Of one call."""
+        start = time.perf_counter()
+        form(self.inputs[0])
+        return time.perf_counter() - start
+
+
+class _OnGpu:
+    """Events around calls that wait in the stream behind other work, so that gaps between launches do not count.
+
+    A call that itself waits for the GPU is timed as it is, gaps included.
+    """
+
+    def __init__(self, inputs: Sequence[Any], device: torch.device) -> None:
+        self.inputs, self.device = inputs, device
+        self.host_s: dict[str, float] = {}
+        self.calls: dict[str, int] = {}
+        self.blocker = torch.randn(BLOCKER_SIZE, BLOCKER_SIZE, device=device, dtype=torch.bfloat16)
+        self.blocker_s = 1.0
+        self.blocker_s = min(self._events(lambda: self.blocker @ self.blocker, 4) for _ in range(3))
+
+    def prepare(self, name: str, form: Form) -> float:
+        """Measures how long the CPU takes to launch, and how many calls make a span."""
+        _wait(self.device)
+        start = time.perf_counter()
+        for given in self.inputs:
+            form(given)
+        self.host_s[name] = (time.perf_counter() - start) / len(self.inputs)
+        _wait(self.device)
+        each = (time.perf_counter() - start) / len(self.inputs)
+        rounds = max(1, math.ceil(SPAN_S / max(each * len(self.inputs), 1e-7)))
+        self.calls[name] = rounds * len(self.inputs)
+        return each * self.calls[name]
+
+    def seconds(self, name: str, form: Form) -> float:
+        """Of one call: a span over all inputs, divided."""
+        calls = self.calls[name]
+        wanted = min(1.5 * self.host_s[name] * calls, BLOCKED_S)
+        for _ in range(math.ceil(wanted / self.blocker_s)):
+            self.blocker @ self.blocker
+        turn = iter(range(calls))
+        return self._events(lambda: form(self.inputs[next(turn) % len(self.inputs)]), calls)
+
+    def _events(self, call: Callable[[], Any], calls: int) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        _wait(self.device)
+        return begin.elapsed_time(end) / 1e3 / calls
+
+
+def _times(found: Sequence[float], host_s: float | None) -> Times:
+    low, *_, high = statistics.quantiles(found, n=5, method="inclusive")
+    return Times(statistics.median(found), low, high, len(found), host_s)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__
