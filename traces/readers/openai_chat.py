@@ -33,7 +33,7 @@ _OTHERS = {
     "raw_messages",
     "sessionId",  # Gemini CLI, Claude Code
     "system",  # Anthropic Messages
-    "max_turns",
+    "anthropic_version",
 }
 
 
@@ -41,7 +41,12 @@ def sniff(record: Any) -> bool:
     """Whether the record holds a chat message list where this format has it."""
     if isinstance(record, list):
         return _is_chat(record)
-    return isinstance(record, Mapping) and _OTHERS.isdisjoint(record) and _is_chat(_request(record).get("messages"))
+    if not isinstance(record, Mapping) or not _OTHERS.isdisjoint(record):
+        return False
+    request, response = _request(record), body_of(record.get("response"))
+    if isinstance(response, Mapping) and response.get("type") == "message":  # Anthropic's
+        return False
+    return _OTHERS.isdisjoint(request) and _is_chat(request.get("messages"))
 
 
 def _is_chat(messages: Any) -> bool:
