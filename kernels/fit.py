@@ -1,5 +1,5 @@
 """The two fits of attention matching in blocks of query rows: normal equations are added up, no (rows × keys) matrix
-exists. `reference_fit` says what is computed; with fewer rows than kept keys it is also what runs.
+exists. `reference_fit` says what is computed; for few rows, or with nothing dropped, it is also what runs.
 
 A block's exponentials are formed and multiplied while they are in cache. Rows held out of a trial fit come last, so
 that the sums over all rows are those over the two parts.
@@ -44,7 +44,7 @@ def ridge_fit(
     _check(queries, keys, values, index, row_weights, fixed)
     options = {"ridge": ridge, "beta_limit": beta_limit, "row_weights": row_weights, "fixed": fixed}
     form = choose(impl, queries, keys, values)
-    if form == "reference" or _few_rows(queries, index):
+    if form == "reference" or _simple(queries, keys, index):
         return reference.ridge_fit(queries, keys, values, index, scaling, **options)
     if form == "triton":
         from .gpu.fit import ridge_fit as on_gpu
@@ -75,7 +75,7 @@ def heldout_fit(
     shaped("held", held, queries.shape[1])
     options = {"ridge": ridge, "beta_limit": beta_limit, "row_weights": row_weights, "fixed": fixed}
     form = choose(impl, queries, keys, values)
-    if form == "reference" or _few_rows(queries, index):
+    if form == "reference" or _simple(queries, keys, index):
         return reference.heldout_fit(queries, keys, values, index, scaling, held, **options)
     if form == "triton":
         from .gpu.fit import heldout_fit as on_gpu
@@ -258,8 +258,9 @@ def _blocks(heads: int, count: int, entries: int) -> Iterator[slice]:
         yield slice(begin, min(begin + step, count))
 
 
-def _few_rows(queries: Tensor, index: Tensor) -> bool:
-    return queries.shape[1] < index.shape[1] or 0 in index.shape
+def _simple(queries: Tensor, keys: Tensor, index: Tensor) -> bool:
+    """Few rows; or nothing dropped, where one pass for all gives β = 0 and V_C = V_S to the bit."""
+    return queries.shape[1] < index.shape[1] or index.shape[1] == keys.shape[1] or 0 in index.shape
 
 
 def _check(

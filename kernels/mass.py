@@ -92,8 +92,7 @@ def log_totals(
     work = _Blocks(queries, keys, scaling, limits, bias)
     out = work.keys.new_empty(queries.shape[:2])
     for heads, rows, block in work.logits():
-        top = block.amax(-1, keepdim=True).clamp_min(torch.finfo(block.dtype).min) if block.shape[-1] else 0
-        out[heads, rows] = (block.sub_(top).exp_().sum(-1).log() + top.squeeze(-1)) if block.shape[-1] else -torch.inf
+        out[heads, rows] = block.logsumexp(-1)
     return out
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..kernels.attention import chunk_attention, tree_mask
+from ..kernels.decode import decode_attention
 from ..kernels.reference import rotate_keys
 from .adapter import CacheAdapter
 from .branch import Lane
@@ -20,8 +21,9 @@ from .fixed import LinearCache
 from .model import Layer, LoadedModel, head, install_attention, rope_frequencies, run_layers, use_attention
 from .policies.base import KvShape
 
-Observer = Callable[[int, Tensor, Tensor, float, Tensor | None], None]
-"""Called as observer(slot, queries (H_q, L, D), keys (H_kv, rows, D), scaling, bias (H_kv, rows) | None) for one lane.
+Observer = Callable[[int, Tensor, Tensor, float, Tensor | None, Tensor | None], None]
+"""Called as observer(slot, queries (H_q, L, D), keys (H_kv, rows, D), scaling, bias, read) for one lane; bias and read
+are (H_kv, rows) or None. `read` is what the attention of a single token read, for lanes that are `reading`.
 
 A slot is the place of a compactable layer's cache. Where other layers read it too (KV sharing), it is called once for
 each of them.
@@ -42,6 +44,7 @@ class Pass:
     visible: Tensor
     depth: Tensor
     moves: bool
+    reading: Sequence[bool] = ()
     masks: dict[tuple[int, int, int, int | None], Tensor | None] = field(default_factory=dict)
     recent: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -64,10 +67,14 @@ class Pass:
                 bias = lane.cache.bias(self.slots[owner])
             else:
                 keys, values = self.recent[number, owner]
-            mask = self._mask(query, keys, window)
-            out[number] = chunk_attention(query, keys, values, scaling, mask, bias).transpose(0, 1)
+            read = None
+            if query.shape[1] == 1 and owner in self.slots and self.reading and self.reading[number]:
+                said, _, read = decode_attention(query, keys, values, scaling, bias=bias, activity=True)
+            else:
+                said = chunk_attention(query, keys, values, scaling, self._mask(query, keys, window), bias)
+            out[number] = said.transpose(0, 1)
             for observe in self.observers[number] if owner in self.slots else ():
-                observe(self.slots[owner], query, keys, scaling, bias)
+                observe(self.slots[owner], query, keys, scaling, bias, read)
         return out
 
     def finish(self) -> None:
@@ -116,6 +123,7 @@ class Forward:
         ids: Sequence[int],
         *,
         observers: Sequence[Sequence[Observer]] = (),
+        reading: Sequence[bool] = (),
         visible: Tensor | None = None,
         depth: Sequence[int] | None = None,
     ) -> Tensor:
@@ -131,7 +139,7 @@ class Forward:
         if visible is None:
             visible = torch.ones(count, count, dtype=torch.bool, device=device).tril()
         watching = observers or [()] * len(lanes)
-        now = Pass(lanes, self.model.layers, self._slots, watching, visible, steps, depth is None)
+        now = Pass(lanes, self.model.layers, self._slots, watching, visible, steps, depth is None, reading)
         self._pass = now
         use_attention(self._attention)  # another model's pass may have come between
         cache = CacheAdapter(now.store, LinearCache([lane.fixed for lane in lanes]))

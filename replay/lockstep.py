@@ -85,12 +85,14 @@ class Lockstep:
                 branch.own_lane()
         lanes = list({id(branch.lane): branch.lane for branch in feeding}.values())
         watching: dict[int, list[Observer]] = {id(lane): [] for lane in lanes}
+        reading: set[int] = set()
         ids = chunk.segment.ids[chunk.begin : chunk.end]
         with _held(lanes):
             for branch in feeding:
                 if self._guard(branch, partial(branch.state.begin, chunk)):
                     watching[id(branch.lane)].append(partial(self._observe, branch))
-            hidden = self.forward.feed(lanes, ids, observers=[watching[id(lane)] for lane in lanes]) if lanes else None
+                    reading |= {id(branch.lane)} if branch.state.reads else set()
+            hidden = self._feed(lanes, ids, watching, reading) if lanes else None
         for branch in self.alive:
             self._guard(branch, partial(branch.state.fed, chunk))
         for branch in feeding:
@@ -137,12 +139,25 @@ class Lockstep:
         lanes = self.lanes()
         return process_bytes(lane.cache for lane in lanes) + sum(lane.fixed.nbytes for lane in lanes)
 
+    def _feed(
+        self, lanes: list[Lane], ids: Sequence[int], watching: dict[int, list[Observer]], reading: set[int]
+    ) -> Tensor:
+        observers = [watching[id(lane)] for lane in lanes]
+        return self.forward.feed(lanes, ids, observers=observers, reading=[id(lane) in reading for lane in lanes])
+
     def _observe(
-        self, branch: Branch, layer: int, queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None
+        self,
+        branch: Branch,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        scaling: float,
+        bias: Tensor | None,
+        read: Tensor | None,
     ) -> None:
         if branch.error is None:
             before = branch.index[layer]
-            self._guard(branch, partial(branch.state.observe, layer, queries, keys, scaling, before, bias))
+            self._guard(branch, partial(branch.state.observe, layer, queries, keys, scaling, before, bias, read))
 
     def _look(self, branch: Branch) -> None:
         eviction = branch.state.look(branch.index, branch.lane.cache)
@@ -156,9 +171,23 @@ class Lockstep:
         with lane.taken_back():
             for begin in range(0, len(copy.ids), CHECK_EVERY_TOKENS):
                 ids = copy.ids[begin : begin + CHECK_EVERY_TOKENS]
-                self.forward.feed([lane], ids, observers=[[partial(branch.state.observe_copy, copy, begin)]])
+                self.forward.feed([lane], ids, observers=[[partial(self._observe_copy, branch, copy, begin)]])
                 branch.note_peak(copied=lane.cache.rows - rows)
         branch.counters.copied_tokens += len(copy.ids)
+
+    def _observe_copy(
+        self,
+        branch: Branch,
+        copy: Copy,
+        begin: int,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        scaling: float,
+        bias: Tensor | None,
+        _read: Tensor | None,
+    ) -> None:
+        branch.state.observe_copy(copy, begin, layer, queries, keys, scaling, bias)
 
     def _close(self, branch: Branch, turn: int) -> None:
         for copy in branch.state.copies(turn):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from ...kernels.reference import attention_mass, pool_topk
+from ...kernels.mass import attention_mass
+from ...kernels.reference import pool_topk
 from ..segments import size_of
 from .adaptive import Adaptive
 from .base import Policy
@@ -47,7 +48,14 @@ class AdaptiveState(PolicyState):
         return asks
 
     def observe(
-        self, layer: int, queries: Tensor, keys: Tensor, scaling: float, index: Tensor, bias: Tensor | None
+        self,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        scaling: float,
+        index: Tensor,
+        bias: Tensor | None,
+        read: Tensor | None = None,
     ) -> None:
         """Keep the queries and their log-sum-exp over the whole cache."""
         assert self._key is not None

@@ -7,7 +7,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ...kernels.reference import attention_weights, compact_kv, heldout_fit, ridge_fit
+from ...kernels.fit import heldout_fit, ridge_fit
+from ...kernels.mass import log_totals
+from ...kernels.reference import compact_kv
 from .am import AttentionMatching, held_out, most_rows
 from .base import Policy
 from .captures import Rows, draw
@@ -51,8 +53,9 @@ class AttentionMatchingState(ProxyState):
         """(H_kv, R) part of each row's attention that went to the segment, or None where all rows count alike."""
         if self.rule.weighting == "none":
             return None
-        weights = attention_weights(rows.queries, view.keys, view.scaling, rows.seen, log_total=rows.totals)
-        return weights.sum(-1)
+        assert rows.totals is not None
+        here = log_totals(rows.queries, view.keys, view.scaling, limits=rows.seen)
+        return (here - rows.totals.masked_fill(rows.totals == -torch.inf, torch.inf)).exp()
 
     def _fitted(self, plain: Chosen, rows: Rows, view: SegmentView, fixed: Tensor) -> Chosen:
         problem = (rows.queries, view.keys, view.values, plain.index, view.scaling)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .attention import Attention
 from .base import Policy
+from .sight import Sight
 from .states import Chunk, Scene
 from .watch_state import WatchingState
 
@@ -20,6 +21,7 @@ class AttentionState(WatchingState):
         super().__init__(policy, scene)
         self.rule = cast(Attention, policy)
         self.gains = torch.zeros(self.policy.scalars, 0, device=self.device)
+        self.gaining = [True] * self.policy.scalars
 
     def begin(self, chunk: Chunk) -> bool:
         """Age what is there, and set what each of the chunk's queries will add to each number."""
@@ -38,24 +40,27 @@ class AttentionState(WatchingState):
             present = self.held[0] if passed == 1 else torch.zeros_like(self.held[0])
             self.held = torch.stack([torch.zeros_like(present), present])
         self.gains = torch.stack([block == last, block == last - 1]).float()
+        # Most chunks lie in one block: the previous block's sum gains nothing, and costs nothing.
+        self.gaining = [True, bool(block[0] < last)]
         return True
 
     @property
     def _gain(self) -> float:
         return 1.0 if self.rule.decay == 1 else 1 - float(self.rule.decay)
 
-    def note(self, layer: int, weights: Tensor, index: Tensor) -> None:
+    def note(self, layer: int, sight: Sight, index: Tensor) -> None:
         """Add the chunk's weights, each query with its gain."""
-        if self.rule.locality == "distance":
-            weights = weights * self._far_enough(index)
-        self.held[:, layer] += torch.einsum("sl,hln->shn", self.gains, weights[:, :, self.fixed :])
+        positions = self._positions(index) if self.rule.locality == "distance" else None
+        for number, gains in enumerate(self.gains):
+            if self.gaining[number]:
+                read = sight.activity(gains, positions, self.rule.distance)
+                self.held[number, layer] += read[:, self.fixed :]
 
-    def _far_enough(self, index: Tensor) -> Tensor:
-        """(H_kv, L, rows): whether a key lies at least `distance` tokens before the query."""
+    def _positions(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the chunk's tokens (L,), and of the rows (H_kv, rows)."""
         assert self.chunk is not None
         new = torch.arange(self.chunk.first, self.chunk.first + self.gains.shape[1], device=self.device)
-        keys = torch.cat([index.long(), new.expand(index.shape[0], -1)], dim=1)
-        return new[:, None] - keys[:, None, :] >= self.rule.distance
+        return new, torch.cat([index.long(), new.expand(index.shape[0], -1)], dim=1)
 
     def scores(self, tail: Tensor) -> Tensor:
         """The activity; under `normalised`, divided by the most that the queries after the token could have given."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from ...kernels.reference import pool_topk
 from .base import Policy
 from .hybrid import Hybrid
+from .sight import Sight
 from .states import Chunk, Eviction, Scene
 from .watch_state import WatchingState
 
@@ -59,20 +60,16 @@ class HybridState(WatchingState):
             self.prefix_end = end
         return super().begin(chunk)
 
-    def note(self, layer: int, weights: Tensor, index: Tensor) -> None:
+    def note(self, layer: int, sight: Sight, index: Tensor) -> None:
         """Activity of what has no final score yet; last use of every row."""
         assert self.chunk is not None
-        tail = weights[:, :, self.fixed :]
+        positions = torch.arange(self.chunk.first, self.chunk.first + sight.queries.shape[1], device=self.device)
+        read, last = sight.use(self.fixed, positions)
         # Called once per layer that reads this cache: together they are as many queries as one layer's.
-        activity = tail[:, :, self.final :].sum(1) / self.readers[layer]
+        activity = read[:, self.final :] / self.readers[layer]
         self.held[SCORE, layer, :, self.final :] += activity
         if self.chunk.segment.kind == "assistant" and self.rule.gamma > 0:
             self.held[OWN, layer, :, self.final :] += activity
-        length, rows = weights.shape[1:]
-        steps = torch.arange(length, device=self.device)
-        used = tail * (rows - length + 1 + steps)[:, None] >= 1
-        positions = self.chunk.first + steps
-        last = torch.where(used, positions[None, :, None].float(), -1.0).amax(1)
         self.held[USE, layer] = torch.maximum(self.held[USE, layer], last)
 
     def cut(self, tail: Tensor, allowed: int, cache: KvCache) -> Eviction:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ...kernels.reference import attention_weights, group_rows, pool_topk
+from ...kernels.mass import attention_mass, log_totals
+from ...kernels.reference import group_rows, pool_topk
 from ..segments import size_of
 from .base import Policy
 from .kvzip import OVERLAP, KvZip
@@ -63,9 +64,11 @@ class KvZipState(PeerState):
         seen = torch.cat([keys[:, :sinks], keys[:, piece.row : piece.row + count], keys[:, rows - fed :]], dim=1)
         limits = torch.arange(sinks + count + begin + 1, sinks + count + fed + 1, device=self.device)
         grouped = group_rows(queries, self.shape.kv_heads)
-        weights = attention_weights(grouped, seen, scaling, limits.repeat(self.shape.group))
+        totals = log_totals(grouped, seen, scaling, limits=limits.repeat(self.shape.group))
+        chunk = seen[:, sinks : sinks + count]
+        most = attention_mass(grouped, chunk, scaling, reduction="max", log_total=totals)
         best = self.recalled[piece.first][layer, :, piece.begin : piece.end]
-        torch.maximum(best, weights[..., sinks : sinks + count].amax(1).to(best.dtype), out=best)
+        torch.maximum(best, most.to(best.dtype), out=best)
 
     def close(self, turn: int, index: Tensor, cache: KvCache) -> Eviction | None:
         """Compact the turn that is due, and forget its scores."""

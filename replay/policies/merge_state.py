@@ -11,6 +11,7 @@ from ...errors import UserError
 from ...kernels.reference import k_means, merge_kv, pool_topk, rotate_keys
 from .base import Policy
 from .merge import KMEANS_BATCH, KMEANS_STEPS, Merge
+from .sight import Sight
 from .states import Chunk, Eviction, Scene
 from .watch_state import WatchingState
 
@@ -46,9 +47,9 @@ class MergeState(WatchingState):
         """One token each, where it stands."""
         room[COUNT], room[POSITION] = 1.0, positions.float()
 
-    def note(self, layer: int, weights: Tensor, index: Tensor) -> None:
+    def note(self, layer: int, sight: Sight, index: Tensor) -> None:
         """Activity is the plain sum of the weights."""
-        self.held[ACTIVITY, layer] += weights[:, :, self.fixed :].sum(1)
+        self.held[ACTIVITY, layer] += sight.activity()[:, self.fixed :]
 
     def cut(self, tail: Tensor, allowed: int, cache: KvCache) -> Eviction:
         """Forced rows as they are; the others merged, or evicted where the layer does not merge."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d, pad
 
-from ...kernels.reference import attention_weights, wide
+from ...kernels.mass import attention_mass
+from ...kernels.reference import attention_logits, wide
 
 NORM_EPSILON = 1e-8
 ROWS_AT_ONCE = 512  # rows of the cosine matrix held at a time
@@ -18,22 +19,22 @@ ROWS_AT_ONCE = 512  # rows of the cosine matrix held at a time
 
 def snapkv_scores(queries: Tensor, keys: Tensor, scaling: float, kernel: int) -> Tensor:
     """SnapKV: `queries` are those of the last w tokens, 1 ≤ w < n."""
-    heads, group, window, _ = queries.shape
+    _, group, window, _ = queries.shape
     count = keys.shape[1]
     past = count - window
     limits = torch.arange(past + 1, count + 1, device=keys.device).repeat(group)
-    weights = attention_weights(queries.flatten(1, 2), keys, scaling, limits)[..., :past]
-    read = weights.view(heads, group, window, past).mean(2)
-    smooth = avg_pool1d(read, kernel, stride=1, padding=kernel // 2, count_include_pad=True).mean(1)
+    # The mean over rows and the average pool over keys are both linear: their order does not matter.
+    read = attention_mass(queries.flatten(1, 2), keys, scaling, reduction="mean", limits=limits)[..., :past]
+    smooth = avg_pool1d(read, kernel, stride=1, padding=kernel // 2, count_include_pad=True)
     return _append_window(smooth, window)
 
 
 def rkv_scores(queries: Tensor, keys: Tensor, scaling: float, kernel: int, mix: float, threshold: float) -> Tensor:
     """R-KV: `queries` are those of the last w tokens, 1 ≤ w < n."""
-    window = queries.shape[2]
+    heads, group, window, _ = queries.shape
     past = keys.shape[1] - window
-    logits = (wide(queries) @ wide(keys)[:, None, :past].transpose(2, 3) * scaling).amax(1)
-    read = logits.softmax(-1).mean(1)
+    logits = attention_logits(queries.flatten(1, 2), keys[:, :past], scaling)
+    read = logits.view(heads, group, window, past).amax(1).softmax(-1).mean(1)
     attention = max_pool1d(read, kernel, stride=1, padding=kernel // 2)
     redundancy = key_redundancy(keys, threshold)[:, :past]
     return _append_window(mix * attention - (1 - mix) * redundancy, window)

@@ -8,7 +8,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ...kernels.reference import attention_logits, attention_mass, group_rows, pool_topk
+from ...kernels import mass
+from ...kernels.mass import attention_mass
+from ...kernels.reference import group_rows, pool_topk
 from ..segments import size_of
 from .base import Policy
 from .captures import Key, Rows
@@ -122,7 +124,6 @@ def log_totals(queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | Non
     heads, length, _ = queries.shape
     rows, kv_heads = keys.shape[1], keys.shape[0]
     asked = queries[:, part]
-    logits = attention_logits(group_rows(asked, kv_heads), keys, scaling, bias)
     limits = torch.arange(rows - length + 1, rows + 1, device=keys.device)[part].repeat(heads // kv_heads)
-    hidden = torch.arange(rows, device=keys.device)[None] >= limits[:, None]
-    return logits.masked_fill(hidden, float("-inf")).logsumexp(-1).view(heads, asked.shape[1])
+    totals = mass.log_totals(group_rows(asked, kv_heads), keys, scaling, limits=limits, bias=bias)
+    return totals.view(heads, asked.shape[1])

@@ -98,7 +98,14 @@ class SegmentState(PolicyState):
         return ()
 
     def observe(
-        self, layer: int, queries: Tensor, keys: Tensor, scaling: float, index: Tensor, bias: Tensor | None
+        self,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        scaling: float,
+        index: Tensor,
+        bias: Tensor | None,
+        read: Tensor | None = None,
     ) -> None:
         """Keep copies of the wanted queries, post-RoPE."""
         self.scaling = scaling

@@ -91,6 +91,9 @@ class Copy:
 class PolicyState:
     """Base: observes nothing, evicts nothing. `full` is exactly this."""
 
+    reads = False
+    """Whether `observe` wants to be told what a single token's attention read."""
+
     def __init__(self, policy: Policy, scene: Scene) -> None:
         self.scene, self.shape, self.device = scene, scene.shape, scene.device
 
@@ -103,12 +106,20 @@ class PolicyState:
         return False
 
     def observe(
-        self, layer: int, queries: Tensor, keys: Tensor, scaling: float, index: Tensor, bias: Tensor | None
+        self,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        scaling: float,
+        index: Tensor,
+        bias: Tensor | None,
+        read: Tensor | None = None,
     ) -> None:
         """One layer of the chunk: (H_q, L, D) queries, (H_kv, rows, D) keys, their own last.
 
         `index` (H_kv, rows or fewer) names the logical tokens of the rows that were there before the chunk; `bias`
-        (H_kv, rows) is the β of every row, if any has one.
+        (H_kv, rows) is the β of every row, if any has one. `read` (H_kv, rows), where the chunk is one token and the
+        state `reads`: its attention weights, summed over the query heads of each KV head.
         """
 
     def fed(self, chunk: Chunk) -> None:

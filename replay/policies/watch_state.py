@@ -7,15 +7,17 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from ...kernels.reference import attention_weights, group_rows
 from ..segments import size_of
 from .base import Policy
 from .running_states import RunningState
+from .sight import Sight
 from .states import Chunk, Eviction, Scene
 
 
 class WatchingState(RunningState):
     """`held` (numbers, layers, H_kv, compactable rows) float32: what the policy's `scalars` counts."""
+
+    reads = True
 
     def __init__(self, policy: Policy, scene: Scene) -> None:
         super().__init__(policy, scene)
@@ -38,18 +40,21 @@ class WatchingState(RunningState):
         """Set what the numbers (numbers, layers, H_kv, L) of new rows start with; zero unless said here."""
 
     def observe(
-        self, layer: int, queries: Tensor, keys: Tensor, scaling: float, index: Tensor, bias: Tensor | None
+        self,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        scaling: float,
+        index: Tensor,
+        bias: Tensor | None,
+        read: Tensor | None = None,
     ) -> None:
-        """Turn the chunk's queries into weights, and note them."""
-        length, rows, group = queries.shape[1], keys.shape[1], self.shape.group
-        limits = torch.arange(rows - length + 1, rows + 1, device=self.device)
-        folded = group_rows(queries, self.shape.kv_heads)
-        weights = attention_weights(folded, keys, scaling, limits.repeat(group), bias=bias)
-        self.note(layer, weights.view(-1, group, length, rows).mean(1), index)
+        """Note how much the chunk's queries read each row."""
+        self.note(layer, Sight(queries, keys, scaling, bias, read), index)
 
     @abstractmethod
-    def note(self, layer: int, weights: Tensor, index: Tensor) -> None:
-        """(H_kv, L, rows) weights, averaged over the query heads of each KV head; `index` as in `observe`."""
+    def note(self, layer: int, sight: Sight, index: Tensor) -> None:
+        """What one layer of the chunk shows; `index` as in `observe`."""
 
     def evicted(self, eviction: Eviction) -> None:
         """Keep the numbers of the rows that stay."""

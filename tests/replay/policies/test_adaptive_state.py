@@ -25,7 +25,7 @@ def watched(policy: str, users: bool = False) -> tuple[Lockstep, list[dict]]:
     turns: list[dict] = []
     right = state.observe
 
-    def observe(layer, queries, keys, scaling, index, bias):
+    def observe(layer, queries, keys, scaling, index, bias, read=None):
         right(layer, queries, keys, scaling, index, bias)
         now, length = turns[-1], queries.shape[1]
         names = torch.cat([index.long(), torch.arange(step.logical, step.logical + length).expand(2, -1)], dim=1)

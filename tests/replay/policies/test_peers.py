@@ -134,10 +134,10 @@ def recorded(policy: str, turns: int) -> tuple[Lockstep, Captured]:
     state.begin = lambda chunk: begin(chunk) or True  # type: ignore[method-assign]
     spot: list[tuple[int, str]] = []
 
-    def note(layer, queries, keys, scaling, index, bias):
+    def note(layer, queries, keys, scaling, index, bias, read=None):
         pieces = captured[spot[-1]][2]
         pieces[layer] = torch.cat([pieces[layer], queries], dim=1)
-        observe(layer, queries, keys, scaling, index, bias)
+        observe(layer, queries, keys, scaling, index, bias, read)
 
     state.observe = note  # type: ignore[method-assign]
     for turn, segments in enumerate(turns_of(step.trajectory)[:turns]):

@@ -30,7 +30,7 @@ class Watch:
             now[0] = chunk  # type: ignore[call-overload]
             return begin(chunk)
 
-        def on_observe(layer, queries, keys, scaling, index, bias):
+        def on_observe(layer, queries, keys, scaling, index, bias, read=None):
             chunk = now[0]
             assert chunk is not None
             own = range(chunk.first, chunk.first + queries.shape[1])
@@ -39,7 +39,7 @@ class Watch:
                 self.note(("future", s.kind, s.turn), layer, weights)
                 if chunk.begin + at >= len(s.ids) - s.closing:
                     self.note(("own", s.kind, s.turn), layer, weights)
-            observe(layer, queries, keys, scaling, index, bias)
+            observe(layer, queries, keys, scaling, index, bias, read)
 
         def on_copy(copy, begin, layer, queries, keys, scaling, bias):
             index, fed = branch.index[layer], keys.shape[1] - branch.index.shape[2]

@@ -30,7 +30,7 @@ def recorded(policy: str, turns: int) -> tuple[Lockstep, Captured, dict[tuple[in
     right = branch.state.observe
     branch.state.begin = lambda chunk, begin=branch.state.begin: begin(chunk) or True  # type: ignore[method-assign]
 
-    def observe(layer, queries, keys, scaling, index, bias):
+    def observe(layer, queries, keys, scaling, index, bias, read=None):
         pieces = captured.setdefault(spot[0], [torch.zeros(6, 0, 8)] * 3)
         pieces[layer] = torch.cat([pieces[layer], queries], dim=1)
         right(layer, queries, keys, scaling, index, bias)
