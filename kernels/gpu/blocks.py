@@ -1,0 +1,171 @@
+"""What the kernels share: tiles of rows on the device side; sizes and launches on the host side.
+
+Logits are kept in units of log 2, as `exp2` is what the hardware computes: scale, bias and totals are multiplied by
+log₂ e once per row or column, never per logit.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..dispatch import interpreted
+
+LOG2E = tl.constexpr(math.log2(math.e))
+LN2 = tl.constexpr(math.log(2))
+FULL_ENOUGH = 0.9
+
+
+@triton.jit
+def rows_of(
+    base,
+    first,
+    last,
+    stride,
+    columns,
+    BLOCK: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    RAGGED: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """Rows `first`… of a matrix as a (BLOCK, BLOCK_D) tile, zeros from row `last` on, and if RAGGED past `columns`."""
+    o_r = tl.arange(0, BLOCK)
+    o_d = tl.arange(0, BLOCK_D)
+    m_tile = (first + o_r < last)[:, None]
+    if RAGGED:
+        m_tile = m_tile & (o_d < columns)[None, :]
+    # The tile's own offsets are small and the same for all tiles: only its first row needs 64 bits.
+    start = base + tl.cast(first, tl.int64) * stride
+    b_tile = tl.load(start + (o_r[:, None] * stride + o_d[None, :]), mask=m_tile, other=0.0)
+    if UPCAST:
+        b_tile = b_tile.to(tl.float32)
+    return b_tile
+
+
+@triton.jit
+def products(
+    b_held,
+    held,
+    held_first,
+    held_last,
+    held_stride,
+    streamed,
+    first,
+    last,
+    stride,
+    columns,
+    BLOCK_H: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    CHUNK: tl.constexpr,
+    RAGGED: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Inner products of the rows of two matrices, (BLOCK_H, BLOCK_S), CHUNK columns at a time.
+
+    `b_held` is the first chunk of the held rows, loaded once: all of them where CHUNK is BLOCK_D.
+    """
+    b_streamed = rows_of(streamed, first, last, stride, columns, BLOCK_S, CHUNK, RAGGED, UPCAST)
+    b_product = tl.dot(b_held, tl.trans(b_streamed), input_precision=PRECISION)
+    if CHUNK < BLOCK_D:
+        for c in range(CHUNK, BLOCK_D, CHUNK):
+            b_more = rows_of(held + c, held_first, held_last, held_stride, columns - c, BLOCK_H, CHUNK, RAGGED, UPCAST)
+            b_streamed = rows_of(streamed + c, first, last, stride, columns - c, BLOCK_S, CHUNK, RAGGED, UPCAST)
+            b_product = tl.dot(b_more, tl.trans(b_streamed), b_product, input_precision=PRECISION)
+    return b_product
+
+
+def padded(width: int) -> int:
+    """The width of a tile that holds `width` columns: a power of two that the matrix units take."""
+    return max(16, triton.next_power_of_2(width))
+
+
+def arithmetic(x: Tensor) -> dict[str, Any]:
+    """How a kernel multiplies inputs of this type.
+
+    Half precision goes to the tensor cores as it is, which add in float32; the interpreter knows no bfloat16 and gets
+    it widened. float32 is split into two parts of 10 bits and multiplied in three products, which loses 2⁻²², and a
+    chunk of columns at a time, as the parts live in registers.
+    """
+    single = x.dtype == torch.float32
+    width = padded(x.shape[-1])
+    return {
+        "BLOCK_D": width,
+        "CHUNK": min(width, 64) if single else width,
+        "RAGGED": width != x.shape[-1],
+        "UPCAST": interpreted() and not single,
+        "PRECISION": "tf32x3",
+    }
+
+
+def slots(x: Tensor, per_processor: int) -> int:
+    """How many programs run at once, `per_processor` on each multiprocessor; a few under the interpreter."""
+    return _processors(x.device.index) * per_processor if x.is_cuda else 4
+
+
+@cache
+def _processors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def pieces(programs: int, most: int, room: int) -> int:
+    """Into how many pieces to cut the work of each program, 1…`most`, where `room` programs run at once.
+
+    The fewest whose waves of programs are nearly as full as the fullest: each piece costs a partial result.
+    """
+    if programs == 0 or most <= 1:
+        return 1
+    fill = [programs * n / room / math.ceil(programs * n / room) for n in range(1, min(most, room) + 1)]
+    return next(n for n, full in enumerate(fill, 1) if full >= FULL_ENOUGH * max(fill))
+
+
+def on_device(x: Tensor) -> AbstractContextManager[Any]:
+    """Launches go to the current device: make it that of `x`."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def lines(x: Tensor) -> Tensor:
+    """`x` with a contiguous last dimension; heads that share one line keep sharing it."""
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Rows of the tile that is held and of those streamed past it, and how a program runs.
+
+    Two programs of 8 warps share a multiprocessor where shared memory allows, which leaves a thread 128 registers: the
+    exponentials of one run under the products of the other.
+    """
+
+    held: int
+    streamed: int
+    warps: int
+    stages: int
+    per_processor: int
+
+    @classmethod
+    def of(cls, x: Tensor) -> Tiles:
+        """By the width of a row and its type."""
+        if x.dtype == torch.float32:
+            return cls(64, 64, 4, 2, 1)
+        width = padded(x.shape[-1])
+        if width <= 64:
+            return cls(128, 128, 8, 3, 2)
+        if width <= 128:
+            return cls(128, 128, 8, 2, 2)
+        return cls(128, 128, 8, 2, 1) if width <= 256 else cls(64, 64, 4, 2, 1)
+
+    def launch(self) -> dict[str, int | None]:
+        """What Triton is told."""
+        registers = 128 if self.warps * self.per_processor == 16 else None
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": registers}
