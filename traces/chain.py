@@ -19,6 +19,7 @@ from .rows import characters
 from .trajectory import Message, ToolCall, Trajectory, Turn
 
 ONE_CALL, CHAIN, START = "one_call", "chain", "start_s"
+CLOCK_DIGITS = 6  # a float of seconds since 1970 holds no more
 Origin = TypeVar("Origin")
 _HELD_CHARACTERS = 256_000_000
 
@@ -131,12 +132,17 @@ def _joined(longer: Trajectory, shorter: Trajectory) -> Trajectory:
         longer,
         turns=(*told, *own[len(told) :]),
         tools=longer.tools or shorter.tools,
+        model=longer.model or shorter.model,
+        losses=tuple(loss for loss in longer.losses if loss != "no_tool_schemas" or not shorter.tools),
         meta={**longer.meta, START: min(known)} if known else longer.meta,
     )
 
 
 def _shifted(turns: tuple[Turn, ...], by_s: float) -> list[Turn]:
-    return [turn if turn.started_s is None else replace(turn, started_s=turn.started_s + by_s) for turn in turns]
+    return [
+        turn if turn.started_s is None else replace(turn, started_s=round(turn.started_s + by_s, CLOCK_DIGITS))
+        for turn in turns
+    ]
 
 
 def _told(turn: Turn, other: Turn, answered: bool) -> Turn:
@@ -168,5 +174,5 @@ def _with_waits(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
     for n, (turn, following) in enumerate(itertools.pairwise(turns)):
         start, took, then = turn.started_s, turn.duration_s, following.started_s
         if turn.tool_wait_s is None and start is not None and took is not None and then is not None:
-            made[n] = replace(turn, tool_wait_s=max(0.0, then - start - took))
+            made[n] = replace(turn, tool_wait_s=max(0.0, round(then - start - took, CLOCK_DIGITS)))
     return tuple(made)

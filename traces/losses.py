@@ -14,6 +14,7 @@ LOSSES = {
     "no_reward": "a run without its reward",
     "no_query": "the question is not in the record",
     "prompt_unknown": "what stood around the question in the prompt is not recorded",
+    "no_last_reply": "requests are recorded without their replies: the last one is not known",
     "missing_calls": "model calls of the run are not in the record (a condenser's, a subagent's)",
     "steps_without_call": "steps of the agent that no model call made",
     "truncated_source": "the source itself cut something off (attribute limits, elided observations)",
