@@ -22,6 +22,8 @@ LOSSES = {
     "history_on_server": "earlier messages are only named by an id of the server",
     "reasoning_encrypted": "thinking is encrypted or redacted by the provider",
     "results_as_user": "what actions did was said by the user; it is kept as tool results",
+    "synthetic_answers": "answers that the agent's framework put in the model's mouth are left out",
+    "results_moved": "long results were moved to files: the model saw their beginning, and so does the record",
     "hosted_tools": "the provider ran tools itself; what they answered is not recorded",
     "tools_as_text": "the model saw tools, calls and results as text; they are kept as calls and results",
     "prompt_not_exact": "what the agent's framework adds around messages (exit codes, hints) is not recorded",
