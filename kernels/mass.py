@@ -211,7 +211,8 @@ class _Blocks:
                 gain = gain.square()
             elif gains is not None:
                 gain = gain * gains[at, rows]
-            out[at].unsqueeze(1).baddbmm_(gain.unsqueeze(1), block)
+            # Not a matrix product, which may add up the last columns in another order: equal keys get equal bits.
+            out[at] += block.mul_(gain.unsqueeze(-1)).sum(1)
         if reduction == "sum" or count == 0:
             return out
         return out.div_(count) if reduction == "mean" else out.div_(count).sqrt_()

@@ -32,7 +32,7 @@ FLOORS = {
 }
 # `kvmill.plan` and its like are imported on first use by the root package, which itself lies below everything.
 LAZY_ROOT = ("kvmill", "kvmill.api")
-SCORING = ("captures", "peer_scores", "states", "state_table")  # and every `*_state`: what holds tensors
+SCORING = ("captures", "sight", "peer_scores", "states", "state_table")  # and every `*_state`: what holds tensors
 TORCH_FREE = {f"kvmill.replay.{name}" for name in ("results", "statistics", "profile", "equal", "gate")}
 TORCH_FREE_FOLDERS = ("traces", "simulator", "dashboard")
 HEAVY_MODEL_STACK = {"torch", "triton", "transformers"}
