@@ -34,14 +34,15 @@ def linked() -> Iterator[Path]:
 
     transformers imports whatever is called `kernels`: it must find neither our folder nor the file beside this one.
     """
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() not in (HERE, HERE.parent)]
+    before = list(sys.path)
+    kept = [entry for entry in before if Path(entry or ".").resolve() not in (HERE, HERE.parent)]
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "kvmill").symlink_to(HERE.parent, target_is_directory=True)
-        sys.path.insert(0, name)
+        sys.path[:] = [name, *kept]
         try:
             yield Path(name)
         finally:
-            sys.path.remove(name)
+            sys.path[:] = before
 
 
 def check(folder: Path, *, toy: bool, limit_s: float = LIMIT_S) -> Row:

@@ -39,8 +39,8 @@ def compared(
 ) -> dict[str, Times | str]:
     """Times of every form over the same inputs, or for one that raised, the reason as one line.
 
-    The forms take turns, so that a slow minute of the machine hits all of them, `fewest` times at least. On a GPU each call gets the next of
-    `inputs`, which together should be several times its cache.
+    The forms take turns, `fewest` times at least, so that a slow minute of the machine hits all of them. On a GPU each
+    call gets the next of `inputs`, which together should be several times its cache.
     """
     failed: dict[str, str] = {}
     for name, form in forms.items():

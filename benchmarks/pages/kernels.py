@@ -7,15 +7,16 @@ from typing import Any
 
 Row = Mapping[str, Any]
 
-_METHOD = """Medians of calls that take turns with those of the rivals, after a warm-up. GB/s counts every input and output
-once; TFLOP/s the matrix products as they run (twice over for `attention_mass`, which keeps no matrix of weights). The
-share of the roofline is the larger of bytes over the measured copy bandwidth and operations over the measured rate of a
-large matrix product, divided by the median: no form of torch or ours can pass 100 % but from a cache. `naive` is the
-operation as its formula reads; the best torch form is the quickest of SDPA, `index_select` and the like, and
-`torch.compile`. A factor is shown only where the operation's tests pass on the same source."""
+_METHOD = """Medians of calls that take turns with those of the rivals, after a warm-up. GB/s counts every input and
+output once; TFLOP/s the matrix products as they run (twice for `attention_mass`, which keeps no matrix of weights).
+The share of the roofline is the larger of bytes over the measured copy bandwidth and operations over the measured rate
+of a large matrix product, divided by the median. `naive` is the operation as its formula reads; the best torch form is
+the quickest of SDPA, `index_select` and the like, and `torch.compile`. A factor is shown only where the operation's
+tests pass on the same source."""
 
-_NO_GPU = """Nothing is claimed: the Triton forms are tested under Triton's interpreter only. `python
-benchmarks/gpu_check.py --out FILE` verifies and times them on a GPU machine in six minutes, from a bare checkout."""
+_NO_GPU = """Nothing is claimed: the Triton forms have run under Triton's interpreter only.
+`python benchmarks/gpu_check.py --out FILE` verifies and times them on a GPU machine in six minutes, from a bare
+checkout."""
 
 
 def page(found: Row, gpu: Row | None = None) -> str:
