@@ -2,7 +2,7 @@
 
 Described in langfuse.com's data model. A generation's input and output are what the instrumented SDK passed on, as
 values or as their JSON; where OpenInference's flattened attributes came along they are better than what was made of
-them. Buckets of `usageDetails` should be apart but are not always: the reading that adds up to `total` is taken, and the
+them. Buckets of `usageDetails` should be apart but are not always: the reading that adds up to `total` is taken; the
 counts of a recorded response go first, since Langfuse may have estimated its own. Scores are mostly given by models:
 they are kept as meta, not as truth.
 """

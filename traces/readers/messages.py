@@ -162,7 +162,7 @@ def _read_body(raw: Mapping[str, Any], said: Said) -> None:
     for key in ("instructions", "system", "system_instruction", "systemInstruction"):
         if config.get(key):
             _read_system(config[key], said)
-    for key in ("messages", "contents", "input", "prompt", "output", "message", "kwargs"):
+    for key in ("messages", "contents", "input", "prompt", "output", "message", "new_message", "kwargs"):
         if raw.get(key):
             _read(parsed(raw[key]), said)
             return
@@ -174,7 +174,9 @@ def _read_body(raw: Mapping[str, Any], said: Said) -> None:
         _read_choice(raw, said)
     elif any(isinstance(raw.get(key), str) for key in ("text", "content")):
         text = raw["text"] if isinstance(raw.get("text"), str) else raw["content"]
-        said.messages += chat_messages({**raw, "role": "assistant", "content": text, "type": "message"}, said.losses)
+        answer = any(key in raw for key in ("toolCalls", "tool_calls", "finish_reason", "finishReason"))
+        message = {**raw, "role": "assistant" if answer else "user", "content": text, "type": "message"}
+        said.messages += chat_messages(message, said.losses)
     elif raw:
         said.losses.add("content_not_text")
         said.messages.append({"role": "user", "content": json.dumps(raw, ensure_ascii=False)})
