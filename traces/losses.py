@@ -53,6 +53,7 @@ LOSSES = {
     "branches_dropped": "other branches of a conversation tree (rewinds, regenerations)",
     "demonstration": "a demonstration of another run stands in the prompt",
     "already_compacted": "context was summarised or dropped while the run was recorded",
+    "ids_dropped": "recorded token ids are left out: redaction changed the text they spell",
     "duplicate_usage": "usage repeated by the source, counted once",
     "user_side_calls": "calls that the user made are left out of the agent's prompt",
 }
