@@ -49,6 +49,7 @@ __all__ = [
     "merge_kv",
     "merge_partials",
     "output_error",
+    "pool_scores",
     "pool_topk",
     "ridge_fit",
     "rotate_keys",
@@ -68,7 +69,7 @@ def pool_topk(
     """
     if keep < 0:
         raise ValueError(f"cannot keep {keep} tokens")
-    pooled = _pool(scores, kernel, pooling)
+    pooled = pool_scores(scores, kernel, pooling)
     if bool(pooled.isnan().any()):
         raise ValueError("scores contain NaN")
     order = pooled.sort(dim=-1, descending=True, stable=True).indices
@@ -83,7 +84,8 @@ def pool_topk(
     return order[..., :keep].sort(dim=-1).values
 
 
-def _pool(scores: Tensor, kernel: int, pooling: str) -> Tensor:
+def pool_scores(scores: Tensor, kernel: int, pooling: str) -> Tensor:
+    """The scores that `pool_topk` ranks: (…, n) → (…, n). ValueError for an unknown pooling and a kernel below 1."""
     if pooling not in ("mean", "max"):
         raise ValueError(f"unknown pooling {pooling!r}: mean or max")
     if kernel < 1:

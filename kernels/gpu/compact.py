@@ -5,8 +5,8 @@ NaN in every floating format. Where layers are tensors of their own, a kernel fi
 first, which lie in a list on the device.
 """
 
+# Launch options are not among a kernel's arguments.
 # pyright: reportCallIssue=false
-# A launch takes the options of the compiler beside the kernel's own parameters.
 
 from __future__ import annotations
 
