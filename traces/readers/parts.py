@@ -43,7 +43,8 @@ def is_message(value: Any) -> bool:
     kind = kind_of(value)
     if kind == "constructor":
         return isinstance(value.get("kwargs"), Mapping)
-    return kind in ROLES or kind in ITEMS
+    schema_or_call = kind == "function" and isinstance(value.get("function"), Mapping)
+    return not schema_or_call and (kind in ROLES or kind in ITEMS)
 
 
 def kind_of(raw: Mapping[str, Any]) -> str:
