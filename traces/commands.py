@@ -9,6 +9,7 @@ import typer
 
 from ..console import answer, guarded, note, table
 from ..errors import InputError, UserError
+from .commands_export import export
 
 if TYPE_CHECKING:
     from .ingest import IngestReport
@@ -25,7 +26,7 @@ _SHOWN = 160
 def register(app: typer.Typer) -> None:
     """Add the `traces` commands."""
     traces = typer.Typer(no_args_is_help=True, help="Recorded agent runs and request logs: read, list, show, check.")
-    for command in (ingest, list_, show, check, formats, delete):
+    for command in (ingest, list_, show, check, formats, export, delete):
         traces.command(command.__name__.rstrip("_"))(command)
     app.add_typer(traces, name="traces")
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import UserError, unknown
 from . import record, samples
 from .ingest import ingest, require_accepted
+from .places import STANDARD_INPUT
 from .rows import request_of
 from .store import RunInfo, Store
 from .trajectory import Request, Trajectory
+from .writing import AGAIN
 
-_WORDS = "samples, last, all, an ingest's id, an id, a path or glob, source=NAME,family=NAME"
+_WILDCARD = re.compile(r"([*?\[])")
+_AT_ONCE = 32
+_WORDS = "samples, last, all, an ingest's id, an id, a path, pattern or URI, source=NAME,family=NAME"
 
 
 def select(store: Store, spec: str = "last", limit: int | None = None) -> list[Trajectory]:
@@ -29,6 +34,28 @@ def select(store: Store, spec: str = "last", limit: int | None = None) -> list[T
     if not found:
         raise UserError(f"no trajectories for {spec!r} in {store.path}; give one of: {_WORDS}")
     return take(found, limit)
+
+
+def stream(store: Store, spec: str = "last") -> tuple[list[str], Iterator[Trajectory]]:
+    """The ids of `spec` and its trajectories in that order, a few in memory at a time. UserError as of `select`."""
+    bundled = [run for run in samples.load() if spec in ("samples", run.id)]
+    if bundled:
+        return [run.id for run in bundled], iter(bundled)
+    where, values = _condition(store, spec, "trajectories", "trajectory_id")
+    found = store.query(f"select distinct trajectory_id id from trajectories where {where} order by 1", values)
+    ids: list[str] = found["id"].to_pylist()
+    if not ids:
+        raise UserError(f"no trajectories for {spec!r} in {store.path}; give one of: {_WORDS}")
+    return ids, _loaded(store, ids)
+
+
+def _loaded(store: Store, ids: Sequence[str]) -> Iterator[Trajectory]:
+    chosen = "where trajectory_id in (select unnest(?::varchar[])) group by trajectory_id order by trajectory_id"
+    for first in range(0, len(ids), _AT_ONCE):
+        rows = store.query(
+            f"select any_value(record) record from trajectories {chosen}", [ids[first : first + _AT_ONCE]]
+        )
+        yield from map(record.load, rows["record"].to_pylist())
 
 
 def select_requests(store: Store, spec: str = "last") -> list[Request]:
@@ -69,7 +96,7 @@ def _condition(store: Store, spec: str, table: str, key: str) -> tuple[str, Sequ
         return _of_run(store, run, key)
     if "=" in spec and not Path(spec).exists():
         return _filter(spec)
-    if any(c in spec for c in "*?[/\\") or Path(spec).exists():
+    if spec == STANDARD_INPUT or any(c in spec for c in "*?[/\\") or Path(spec).exists():
         report = ingest(store, [spec])
         require_accepted(report, strict=False)
         return _of_run(store, store.info(report.run), key)
@@ -78,14 +105,16 @@ def _condition(store: Store, spec: str, table: str, key: str) -> tuple[str, Sequ
 
 def _of_run(store: Store, run: RunInfo, key: str) -> tuple[str, Sequence[object]]:
     # What the run found in the store already belongs to it as well: ingesting a file twice changes no selection.
-    return f"run_id = ? or {key} in (select unnest(?::varchar[]))", [run.run_id, run.config.get("duplicates", [])]
+    again = store.folder(run.run_id) / AGAIN
+    if not again.is_file():
+        return "run_id = ?", [run.run_id]
+    ids = "select id from read_csv(?, header = false, columns = {'id': 'VARCHAR'}, auto_detect = false)"
+    return f"(run_id = ? or {key} in ({ids}))", [run.run_id, _WILDCARD.sub(r"[\1]", str(again))]
 
 
 def _last(store: Store, table: str) -> RunInfo:
-    prefixes = {row["source"] for row in store.query(f"select distinct source from {table}").to_pylist()}
     for run in store.runs("ingest", "complete"):
-        again = run.config.get("duplicates", [])
-        if run.rows(table) or (again and again[0].rpartition("-")[0] in prefixes):
+        if run.rows(table) or run.config.get("again", {}).get(table):
             return run
     raise UserError(f"nothing was ingested into {store.path} yet: `kvmill traces ingest PATH`, or use --traces samples")
 

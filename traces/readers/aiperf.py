@@ -51,6 +51,11 @@ class _Session:
 
 def gather(records: Iterator[Record | Bad], source: Source) -> Iterator[Item]:
     """One run per session; sessions may alternate. Held back until the end, or until too much is held."""
+    return sessions(records)
+
+
+def sessions(records: Iterator[Record | Bad]) -> Iterator[Item]:
+    """The runs of rows."""
     held: dict[str, _Session] = {}
     room = _HELD_CHARACTERS
     for found in records:

@@ -28,12 +28,16 @@ LOST = {
     "losses": "what the source had lost before",
     "already_compacted": "the mark of a run whose context was compacted while it was recorded",
 }
-_WHOLE = ("source", "family", "tools", "model", "label", "probes", "meta", "losses", "already_compacted")
+_WHOLE = ("source", "family", "tools", "model", "label", "probes", "already_compacted")
 
 
 def lost(before: Trajectory, after: Trajectory) -> tuple[str, ...]:
     """The codes of `LOST` by which `after` differs from `before`, in the order of that table."""
     found = {name for name in _WHOLE if getattr(before, name) != getattr(after, name)}
+    if any(after.meta.get(key) != value for key, value in before.meta.items()):
+        found.add("meta")
+    if not set(before.losses) <= set(after.losses):
+        found.add("losses")
     if len(before.prefix) != len(after.prefix):
         found.add("prefix")
     if len(before.turns) != len(after.turns):
@@ -50,7 +54,7 @@ def lost(before: Trajectory, after: Trajectory) -> tuple[str, ...]:
         found |= {"output_ids"} if ids.output != same.output else set()
     if len(before.messages()) != len(after.messages()):
         found.add("turns")
-    if not found and replace(after, id=before.id) != before:
+    if not found and replace(after, id=before.id, meta=before.meta, losses=before.losses) != before:
         found.add("turns")
     return tuple(code for code in LOST if code in found)
 

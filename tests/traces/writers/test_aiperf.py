@@ -63,7 +63,7 @@ def test_all_but_the_last_reply_comes_back() -> None:
     assert [turn.assistant for turn in back.turns] == [CALLING]
     assert back.turns[0].tools == FIRST.tools
     assert (back.turns[0].usage, back.turns[0].tool_wait_s) == (Usage(output_tokens=7), 2.5)
-    assert set(lost(RUN, back)) == {"source", "family", "turns", "usage", "times", "meta", "losses"}
+    assert set(lost(RUN, back)) == {"source", "family", "turns", "usage", "times"}
 
 
 def test_the_samples_keep_their_words() -> None:

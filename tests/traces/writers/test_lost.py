@@ -69,6 +69,7 @@ def test_every_change_is_told_by_its_name(code: str) -> None:
 def test_nothing_is_lost_where_nothing_changed() -> None:
     assert lost(RUN, RUN) == ()
     assert lost(RUN, replace(RUN, id="other")) == ()
+    assert lost(RUN, replace(RUN, losses=("interrupted", *RUN.losses), meta={**RUN.meta, "more": 1})) == ()
 
 
 def test_the_same_messages_in_other_turns_are_a_change() -> None:
