@@ -3,54 +3,89 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from . import checks
-from .files import read_file
-from .ingest import expand
-from .trajectory import Trajectory
+from .expand import expand
+from .files import Reading, read_file
+from .losses import code_of
+from .places import Place
+from .request_checks import summarise
+from .trajectory import Request, Trajectory
 
 _EXAMPLES = 10
 
 
-def check_files(paths: Sequence[str | Path], format: str = "auto") -> dict[str, Any]:
-    """`records` and `rejected` in all; per file its format, losses, findings and the first examples in words.
+def check_files(
+    paths: Sequence[str | Path], format: str = "auto", columns: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """`records` and `rejected` in all; per file its format, losses, findings and the first examples in words, and
+    what a request log is like.
 
-    UserError if an input matches no file; a file that cannot be read has an `error`.
+    UserError if an input matches no file; a file that cannot be read has an `error`, one that was read with another
+    is `part_of` it.
     """
-    files = [_check(path, format) for path in expand(paths)]
+    inputs = expand(paths)
+    part_of: dict[Place, Place] = {}
+    files: dict[Place, dict[str, Any]] = {}
+    for place in inputs:
+        files[place] = _empty(place)
+        if place not in part_of:
+            part_of |= dict.fromkeys(_check(place, files[place], format, columns), place)
+    for place, with_ in part_of.items():
+        if place in files and not files[place]["records"]:
+            files[place] |= {"part_of": str(with_), "error": None}
     return {
-        "records": sum(file["records"] for file in files),
-        "rejected": sum(file["rejected"] for file in files),
-        "files": files,
+        "records": sum(file["records"] for file in files.values()),
+        "rejected": sum(file["rejected"] for file in files.values()),
+        "hidden_files": inputs.hidden,
+        "links_not_followed": inputs.links,
+        "files": list(files.values()),
     }
 
 
-def _check(path: Path, format: str) -> dict[str, Any]:
+def _empty(place: Place) -> dict[str, Any]:
+    out: dict[str, Any] = {"path": str(place), "format": None, "records": 0, "rejected": 0, "part_of": None}
+    return out | {"error": None, "losses": {}, "findings": {}, "examples": [], "log": None}
+
+
+def _check(place: Place, out: dict[str, Any], format: str, columns: Mapping[str, str] | None) -> list[Place]:
+    """Fills `out`; returns the files that were read with this one."""
+    try:
+        reading = read_file(place, format, columns)
+        out["format"] = reading.format.name
+        requests = _looked_at(reading, out)
+        if reading.format.kind == "requests":
+            out["log"] = summarise(requests)
+        for _ in requests:
+            pass
+        return reading.source.opened
+    except UserError as error:
+        out["error"] = str(error)
+        return []
+
+
+def _looked_at(reading: Reading, out: dict[str, Any]) -> Iterator[Request]:
+    """Counts what a file holds, item by item; passes the requests on."""
     losses: Counter[str] = Counter()
     found: Counter[str] = Counter()
-    examples: list[str] = []
-    out: dict[str, Any] = {"path": str(path), "format": None, "records": 0, "rejected": 0, "error": None}
-    try:
-        chosen, items, _ = read_file(path, format)
-        out["format"] = chosen.name
-        for item in items:
-            if item.value is None:
-                out["rejected"] += 1
-                examples = [*examples, f"record {item.place} would be rejected: {item.reason}"][:_EXAMPLES]
-                continue
+    for item in reading.items:
+        if item.value is None:
+            out["rejected"] += 1
+            said = [f"record {item.place} would be rejected: {item.reason}"]
+        else:
             if isinstance(item.value, Trajectory):
-                losses.update(loss.partition(":")[0] for loss in item.value.losses)
+                losses.update(map(code_of, item.value.losses))
                 findings = checks.trajectory_findings(item.value)
             else:
                 findings = checks.request_findings(item.value)
             out["records"] += 1
             found.update(finding.code for finding in findings)
-            said = [f"record {item.place}, {finding.where}: {finding.text}" for finding in findings]
-            examples = [*examples, *said][:_EXAMPLES]
-    except UserError as error:
-        out["error"] = str(error)
-    return out | {"losses": dict(losses), "findings": dict(found), "examples": examples}
+            said = [f"record {item.place}, {finding.where}: {finding.text}" for finding in findings[:_EXAMPLES]]
+        out["examples"] = [*out["examples"], *said][:_EXAMPLES]
+        out["losses"], out["findings"] = dict(losses), dict(found)
+        if isinstance(item.value, Request):
+            yield item.value

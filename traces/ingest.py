@@ -5,36 +5,34 @@ A record that cannot be read never stops the others: it goes to the run's reject
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import json
-import re
+import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ..console import Progress
 from ..errors import InputError, UserError
-from . import checks, formats, record, samples
-from .chain import Chains
-from .files import read_file
-from .reading import Item
-from .redact import Redactor
-from .rows import request_row, trajectory_row, turn_rows
-from .store import Run, Store
-from .trajectory import Request, Trajectory
+from . import formats, samples
+from .expand import Inputs, expand
+from .files import Reading, read_file
+from .ids import RequestIds
+from .places import Place
+from .request_checks import summarise
+from .rows import trajectory_row, turn_rows
+from .store import Store
+from .trajectory import Request
+from .writing import Origin, Writer, write_again
 
-REJECTS = "rejects.jsonl"
-_BATCH = 256
-_MAX_KEPT_RAW = 10_000
+_REASONS = 20
 
 
 @dataclass(slots=True)
 class FileReport:
     """What became of one file. `given`: the input that named it; `error`: why none of it could be read;
-    `chained`: records of single calls that a longer record of the same session holds already.
+    `part_of`: the file it was read with; `chained`: records of single calls that a longer record holds already;
+    `log`: what a request log is like, see `request_checks`.
     """
 
     path: str
@@ -44,7 +42,9 @@ class FileReport:
     rejected: int = 0
     duplicates: int = 0
     chained: int = 0
+    part_of: str | None = None
     error: str | None = None
+    log: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -57,164 +57,70 @@ class IngestReport:
     duplicates: int = 0
     chained: int = 0
     reject_file: str | None = None
+    rejects_left_out: int = 0
     losses: dict[str, int] = field(default_factory=dict)
     redacted: dict[str, int] = field(default_factory=dict)
     findings: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
+    hidden_files: int = 0
+    links_not_followed: list[str] = field(default_factory=list)
     files: list[FileReport] = field(default_factory=list)
 
 
-def expand(paths: Sequence[str | Path]) -> dict[Path, str]:
-    """Files behind paths, folders and glob patterns, each once, with the input that named it.
+class _Bytes:
+    """Progress over all files by their bytes; pipes have none that are known before."""
 
-    UserError if an input matches nothing.
-    """
-    found: dict[Path, str] = {}
-    for given in paths:
-        path = Path(given).expanduser()
-        if path.is_file():
-            files = [path]
-        elif path.is_dir():
-            files = [f for f in sorted(path.rglob("*")) if f.is_file() and not f.name.startswith(".")]
-        else:
-            files = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if Path(name).is_file()]  # noqa: PTH207
-        if not files:
-            raise UserError(f"no such file: {given}" if not path.is_dir() else f"no files in the folder {given}")
-        for file in files:
-            found.setdefault(file, str(given))
-    return found
+    def __init__(self, inputs: Inputs) -> None:
+        sizes = [place.size for place in inputs]
+        known = sum(size for size in sizes if size is not None)
+        self._progress = Progress("ingest", max(1, math.ceil(known / 1e6)) if None not in sizes else 0, "MB")
+        self._before = self._shown = 0
 
+    def at(self, reading: Reading, name: str) -> None:
+        """So much of the file being read is done."""
+        self._show(self._before + reading.records.taken, name)
 
-def with_id(trajectory: Trajectory) -> Trajectory:
-    """The trajectory under an id made from what was said, asked and judged in it."""
-    content = record.dump(replace(trajectory, id="", meta={}, losses=(), model=None))
-    return replace(trajectory, id=f"{trajectory.source}-{hashlib.sha256(content.encode()).hexdigest()[:12]}")
+    def done(self, place: Place, last: bool) -> None:
+        """A file is done."""
+        self._before += place.size or 0
+        self._show(self._before, place.name)
+        if last and self._progress.total > self._progress.done:
+            self._progress.step(self._progress.total - self._progress.done, place.name)
 
-
-class _RequestIds:
-    """Ids of a log's rows: from the row, from the log's beginning, and, for equal rows, from which of them it is."""
-
-    def __init__(self) -> None:
-        self._seen: Counter[str] = Counter()
-        self._log = ""
-
-    def with_id(self, request: Request) -> Request:
-        row = json.dumps(asdict(replace(request, id="")))
-        self._log = self._log or hashlib.sha256(row.encode()).hexdigest()
-        self._seen[row] += 1
-        content = f"{self._log}/{self._seen[row]}/{row}"
-        return replace(request, id=f"{request.source}-{hashlib.sha256(content.encode()).hexdigest()[:12]}")
+    def _show(self, bytes_: int, name: str) -> None:
+        megabytes = int(bytes_ / 1e6)
+        if megabytes > self._shown:
+            self._progress.step(megabytes - self._shown, name)
+            self._shown = megabytes
 
 
-class _Writer:
-    """Collects rows of one run and adds them in segments."""
-
-    def __init__(self, run: Run, redact: bool) -> None:
-        self.run = run
-        self.redact = redact
-        self.redacted: Counter[str] = Counter()
-        known = run.store.query("select trajectory_id id from trajectories union select request_id id from requests")
-        self.known: set[str] = set(known["id"].to_pylist())
-        self.again: list[str] = []
-        self.losses: Counter[str] = Counter()
-        self.findings: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        self.chains: Chains[FileReport] = Chains()
-        self._rows: dict[str, list[dict[str, Any]]] = {}
-        self._segments = 0
-        self._rejects: TextIO | None = None
-
-    @property
-    def reject_file(self) -> Path:
-        return self.run.store.folder(self.run.id) / REJECTS
-
-    def take(self, value: Trajectory | Request, ids: _RequestIds, report: FileReport) -> None:
-        """Keep a record, or hold it back while a longer record of the same session may follow."""
-        if isinstance(value, Trajectory) and value.meta.get("one_call"):
-            for held in self.chains.add(value, report):
-                self.keep(held.trajectory, ids, held.origin)
-        else:
-            self.keep(value, ids, report)
-
-    def release(self) -> None:
-        """Keep what is still held back."""
-        for held in self.chains.rest():
-            self.keep(held.trajectory, _RequestIds(), held.origin)
-        for origin in self.chains.absorbed:
-            origin.chained += 1
-
-    def keep(self, value: Trajectory | Request, ids: _RequestIds, report: FileReport) -> None:
-        """Add a record to the run, unless the store, or this run, has it already."""
-        redacted: Counter[str] = Counter()
-        if isinstance(value, Trajectory):
-            if self.redact:
-                redactor = Redactor()
-                value, redacted = redactor.trajectory(value), redactor.counts
-            value = with_id(value)
-            found = checks.trajectory_findings(value)
-        else:
-            value = ids.with_id(value)
-            found = checks.request_findings(value)
-        if value.id in self.known:
-            self.again.append(value.id)
-            report.duplicates += 1
-            return
-        report.accepted += 1
-        self.known.add(value.id)
-        self.redacted += redacted
-        self.findings.update(finding.code for finding in found)
-        if isinstance(value, Trajectory):
-            self.losses.update(loss.partition(":")[0] for loss in value.losses)
-            self._rows.setdefault("trajectories", []).append(trajectory_row(value))
-            self._rows.setdefault("turns", []).extend(turn_rows(value))
-        else:
-            self._rows.setdefault("requests", []).append(request_row(value))
-        if sum(map(len, self._rows.values())) >= _BATCH * 16 or len(self._rows.get("trajectories", ())) >= _BATCH:
-            self.flush()
-
-    def refuse(self, source: Path, item: Item) -> None:
-        """Write a refused record to the reject file."""
-        if self._rejects is None:
-            self._rejects = self.reject_file.open("w", encoding="utf-8")
-        self.reasons[re.sub(r"(?<=\s)\d+", "N", item.reason)] += 1  # places differ, causes repeat
-        raw = item.raw if self.reasons.total() <= _MAX_KEPT_RAW else ""
-        raw = Redactor().text(raw) if self.redact else raw
-        line = {"source": str(source), "line": item.place, "reason": item.reason, "raw": raw}
-        self._rejects.write(json.dumps(line) + "\n")
-
-    def flush(self) -> None:
-        """Add what was collected as one segment."""
-        if self._rows:
-            self.run.add(self._rows, key=f"segment-{self._segments}")
-            self._segments += 1
-            self._rows = {}
-
-    def close(self) -> None:
-        if self._rejects is not None:
-            self._rejects.close()
-
-
-def ingest(store: Store, paths: Sequence[str | Path], *, format: str = "auto", redact: bool = True) -> IngestReport:
-    """Read files into a run of the store. What is in the store already counts as a duplicate: doing it again is safe.
+def ingest(
+    store: Store,
+    paths: Sequence[str | Path],
+    *,
+    format: str = "auto",
+    redact: bool = True,
+    columns: Mapping[str, str] | None = None,
+) -> IngestReport:
+    """Read files into a run of the store. What is in the store already counts as a duplicate: doing it again is safe,
+    and goes on where an interrupted run stopped. `columns` says of a table which column is which field of a `Request`.
 
     UserError for a path that does not exist or an unknown format name, before anything is written. A file whose
     format is not known is reported in `files` with its error; `require_accepted` turns reports into exit codes.
     """
-    files = expand(paths)
+    inputs = expand(paths)
     if format != "auto":
         formats.named(format)
-    config = {"paths": [str(path) for path in paths], "format": format, "redact": redact}
+    config = {"paths": [str(path) for path in paths], "format": format, "redact": redact, "columns": columns}
     run = store.begin("ingest", config)
-    report = IngestReport(run.id)
-    writer = _Writer(run, redact)
-    progress = Progress("ingest", len(files), "files")
+    report = IngestReport(run.id, hidden_files=inputs.hidden, links_not_followed=inputs.links)
+    writer = Writer(run, redact)
     try:
-        for path, given in files.items():
-            report.files.append(_ingest_file(writer, path, given, format))
-            progress.step(detail=path.name)
+        _ingest_files(writer, inputs, report, format, columns)
         writer.release()
         writer.flush()
     except BaseException:
+        writer.flush()
         run.finish("incomplete")
         raise
     finally:
@@ -223,11 +129,67 @@ def ingest(store: Store, paths: Sequence[str | Path], *, format: str = "auto", r
         setattr(report, name, sum(getattr(file, name) for file in report.files))
     report.losses, report.findings = dict(writer.losses), dict(writer.findings)
     report.redacted = dict(writer.redacted)
-    report.reasons = dict(writer.reasons.most_common(20))
-    report.reject_file = str(writer.reject_file) if writer.reasons else None
-    run.annotate(duplicates=sorted(set(writer.again)), accepted=report.accepted, rejected=report.rejected)
+    report.reasons = dict(writer.rejects.reasons.most_common(_REASONS))
+    report.rejects_left_out = writer.rejects.left_out
+    report.reject_file = str(writer.rejects.path) if writer.rejects.reasons else None
+    run.annotate(again=writer.again, accepted=report.accepted, rejected=report.rejected)
     run.finish("complete" if report.accepted + report.duplicates else "incomplete")
     return report
+
+
+def _ingest_files(
+    writer: Writer, inputs: Inputs, report: IngestReport, format: str, columns: Mapping[str, str] | None
+) -> None:
+    progress = _Bytes(inputs)
+    part_of: dict[Place, Place] = {}
+    for number, (place, given) in enumerate(inputs.files.items(), 1):
+        file = FileReport(str(place), given)
+        report.files.append(file)
+        if place not in part_of:
+            part_of |= dict.fromkeys(_ingest_file(writer, place, file, format, columns, progress), place)
+        progress.done(place, last=number == len(inputs))
+    for place, file in zip(inputs, report.files, strict=True):
+        if place in part_of and not file.accepted + file.duplicates + file.chained:
+            file.part_of, file.error = str(part_of[place]), None
+        elif file.error is not None:
+            writer.refuse(Origin(file.path, 0, file), file.error)
+
+
+def _ingest_file(
+    writer: Writer,
+    place: Place,
+    report: FileReport,
+    format: str,
+    columns: Mapping[str, str] | None,
+    progress: _Bytes,
+) -> list[Place]:
+    """Reads one file; returns those that were read with it. One unreadable file is no reason to drop the others."""
+    try:
+        reading = read_file(place, format, columns)
+        report.format = reading.format.name
+        requests = _kept(writer, reading, report, progress)
+        if reading.format.kind == "requests":
+            report.log = summarise(requests)
+        for _ in requests:
+            pass
+        return reading.source.opened
+    except UserError as error:
+        report.error = str(error)
+        return []
+
+
+def _kept(writer: Writer, reading: Reading, report: FileReport, progress: _Bytes) -> Iterator[Request]:
+    """Keeps what a file holds, item by item; passes the requests on."""
+    ids = RequestIds()
+    for item in reading.items:
+        origin = Origin(report.path, item.place, report)
+        if item.value is None:
+            writer.refuse(origin, item.reason, item.raw)
+        else:
+            writer.take(item.value, ids, origin)
+            if isinstance(item.value, Request):
+                yield item.value
+        progress.at(reading, reading.source.name)
 
 
 def ingest_samples(store: Store) -> str:
@@ -239,29 +201,11 @@ def ingest_samples(store: Store) -> str:
     if fresh:
         turns = [row for trajectory in fresh for row in turn_rows(trajectory)]
         run.add({"trajectories": [trajectory_row(trajectory) for trajectory in fresh], "turns": turns}, key="samples")
-    run.annotate(duplicates=sorted(t.id for t in chosen if t.id in known), accepted=len(fresh), rejected=0)
+    again = sorted(t.id for t in chosen if t.id in known)
+    write_again(store.folder(run.id), again)
+    run.annotate(again=Counter(trajectories=len(again)), accepted=len(fresh), rejected=0)
     run.finish()
     return run.id
-
-
-def _ingest_file(writer: _Writer, path: Path, given: str, format: str) -> FileReport:
-    report = FileReport(str(path), given)
-    ids = _RequestIds()
-    try:
-        chosen, items, _ = read_file(path, format)
-        report.format = chosen.name
-        for item in items:
-            if item.value is None:
-                writer.refuse(path, item)
-                report.rejected += 1
-            else:
-                writer.take(item.value, ids, report)
-    except UserError as error:
-        # One unreadable file of many is no reason to drop the others.
-        report.error = str(error)
-        report.rejected += 1
-        writer.refuse(path, Item(0, None, str(error)))
-    return report
 
 
 def require_accepted(report: IngestReport, strict: bool) -> None:

@@ -15,8 +15,8 @@ def characters(messages: Sequence[Message]) -> int:
     return said + sum(len(call.arguments) for m in messages for call in m.tool_calls)
 
 
-def trajectory_row(trajectory: Trajectory) -> dict[str, Any]:
-    """One row of `trajectories`."""
+def trajectory_row(trajectory: Trajectory, line: bytes | None = None) -> dict[str, Any]:
+    """One row of `trajectories`; `line` is its JSON where it was written already."""
     return {
         "trajectory_id": trajectory.id,
         "source": trajectory.source,
@@ -29,7 +29,7 @@ def trajectory_row(trajectory: Trajectory) -> dict[str, Any]:
         "already_compacted": trajectory.already_compacted,
         "losses": list(trajectory.losses),
         "model": trajectory.model,
-        "record": dump(trajectory),
+        "record": dump(trajectory) if line is None else line,
     }
 
 

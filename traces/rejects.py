@@ -1,0 +1,51 @@
+"""What was refused, kept beside the run: one JSON line each, with place, reason and the beginning of its text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TextIO
+
+from .items import MAX_RAW
+from .reading import Item
+from .redact import Redactor
+
+REJECTS = "rejects.jsonl"
+MAX_FILE_BYTES = 64_000_000
+_MAX_REASONS = 1000
+_OTHERS = "other reasons"
+
+
+class Rejects:
+    """The reject file of one run, made with the first refusal. `redactor`: what is refused is redacted as well."""
+
+    def __init__(self, folder: Path, redactor: Redactor | None) -> None:
+        self.path = folder / REJECTS
+        self.reasons: Counter[str] = Counter()
+        self.left_out = 0
+        self._redactor = redactor
+        self._file: TextIO | None = None
+        self._bytes = 0
+
+    def add(self, source: str, item: Item) -> None:
+        """Count a refusal and write it down, as long as the file is not too long."""
+        cause = re.sub(r"(?<=\s)\d[\d,.]*", "N", item.reason)  # places and sizes differ, causes repeat
+        self.reasons[cause if cause in self.reasons or len(self.reasons) < _MAX_REASONS else _OTHERS] += 1
+        if self._bytes >= MAX_FILE_BYTES:
+            self.left_out += 1
+            return
+        reason, raw = item.reason, item.raw[:MAX_RAW]
+        if self._redactor is not None:
+            reason, raw = self._redactor.text(reason), self._redactor.text(raw)
+        line = json.dumps({"source": source, "line": item.place, "reason": reason, "raw": raw}) + "\n"
+        self._bytes += len(line)
+        if self._file is None:
+            self._file = self.path.open("w", encoding="utf-8")
+        self._file.write(line)
+
+    def close(self) -> None:
+        """End the file."""
+        if self._file is not None:
+            self._file.close()
