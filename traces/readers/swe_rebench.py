@@ -43,9 +43,9 @@ def read(record: Any) -> Trajectory:
     said = record[name]
     if isinstance(said, str):
         try:
-            said, _ = values.load(said)
+            said = values.load(said).value
         except ValueError as error:
-            raise Reject(f"{name} is a string that {error}") from None
+            raise Reject(f"{name} is a string without a list: {error}") from None
     if not isinstance(said, list) or not said:
         raise Reject(f"{name} is not a list of messages")
     losses: set[str] = set()

@@ -83,8 +83,8 @@ def test_an_outcome_nobody_knows_is_no_label(resolved: Any) -> None:
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({**ROW, "trajectory": "[{"}, "trajectory is a string that no valid JSON"),
-        ({**ROW, "trajectory": "[NaN]"}, "trajectory is a string that holds NaN"),
+        ({**ROW, "trajectory": "[{"}, "trajectory is a string without a list: no valid JSON"),
+        ({**ROW, "trajectory": "[" * 300 + "]" * 300}, "trajectory is a string without a list: nested"),
         ({**ROW, "trajectory": '"hello"'}, "not a list of messages"),
         ({**ROW, "trajectory": []}, "no messages"),
         ({**ROW, "tools": "["}, "tools is a string"),
