@@ -154,18 +154,20 @@ def _texts(parts: Any) -> list[str]:
 
 
 def usage_of(raw: Any) -> Usage | None:
-    """Usage in disjoint buckets: `input_tokens` holds the cached ones, `output_tokens` the thinking, in this API."""
+    """Usage in disjoint buckets: `input_tokens` hold those read from and written to the cache, `output_tokens` the
+    thinking. Codex has the same counts without `input_tokens_details`.
+    """
     if not isinstance(raw, Mapping):
         return None
     details = raw.get("input_tokens_details")
-    cached = (
-        count(details.get("cached_tokens")) if isinstance(details, Mapping) else count(raw.get("cached_input_tokens"))
-    )
+    inner = details if isinstance(details, Mapping) else {}
     given, output = count(raw.get("input_tokens")), count(raw.get("output_tokens"))
+    cached = count(inner.get("cached_tokens", raw.get("cached_input_tokens")))
+    written = count(inner.get("cache_write_tokens", raw.get("cache_write_input_tokens")))
     if given is None and output is None:
         return None
-    fresh = None if given is None else max(0, given - (cached or 0))
-    return Usage(fresh_input_tokens=fresh, cache_read_tokens=cached, output_tokens=output)
+    fresh = None if given is None else max(0, given - (cached or 0) - (written or 0))
+    return Usage(fresh, cached, written, output)
 
 
 def tools_of(raw: Any) -> tuple[list[dict[str, Any]], list[str]]:
