@@ -1,0 +1,30 @@
+"""The key of a store's stand-ins: made once, kept beside the data, readable by its owner alone.
+
+With it the same value gets the same stand-in in every ingest of one store, so that duplicates are still found. Copy the
+file to another store to have the same stand-ins there; delete it when nobody must be able to confirm a guess any more.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+KEY_FILE = "redaction.key"
+
+
+def redaction_key(folder: Path) -> bytes:
+    """The key of the store in `folder`, made on first use."""
+    path = folder / KEY_FILE
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f".{KEY_FILE}.{os.getpid()}")
+        try:
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(secrets.token_hex(32).encode())
+            os.link(fresh, path)  # whoever comes first decides, and nobody reads half a key
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink(missing_ok=True)
+    return path.read_bytes().strip()
