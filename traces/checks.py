@@ -23,6 +23,8 @@ def unmatched(turn: Turn) -> tuple[list[str], list[str]]:
     after an assistant message without calls they answer a call made in its text.
     """
     calls = [call.id for call in turn.assistant.tool_calls]
+    if calls == [m.tool_call_id for m in turn.tools]:
+        return [], []
     named = Counter(m.tool_call_id for m in turn.tools if m.tool_call_id)
     free = sum(1 for m in turn.tools if not m.tool_call_id)
     open_calls = list((Counter(calls) - named).elements())

@@ -15,7 +15,8 @@ from ..errors import unknown
 from .tables import SCHEMAS
 
 Rows = Sequence[Mapping[str, Any]] | pa.Table
-_ROW_GROUP = 100_000
+_ROW_GROUP, _ROW_GROUP_BYTES = 100_000, 64 << 20
+_LONG = ("record",)  # columns of long texts, of which no two are the same
 
 
 def schema_of(table: str) -> pa.Schema:
@@ -36,7 +37,7 @@ def to_table(table: str, rows: Rows, run_id: str) -> pa.Table:
         out = conform(rows, schema)
     else:
         _refuse_unknown(table, {key: None for row in rows for key in row}, schema)
-        out = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+        out = pa.Table.from_pylist(list(rows), schema=schema)
     for name in schema.names:
         column = out.column(name)
         if pa.types.is_floating(column.type) and np.isnan(column.drop_null().to_numpy()).any():
@@ -68,12 +69,16 @@ def write(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, run_id: str
     metadata = {**(schema.metadata or {}), b"run_id": run_id.encode()}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     rows = 0
-    with pq.ParquetWriter(temporary, schema.with_metadata(metadata), compression="zstd") as writer:
+    short = [f"{f.name}.list.element" if pa.types.is_list(f.type) else f.name for f in schema if f.name not in _LONG]
+    with pq.ParquetWriter(
+        temporary, schema.with_metadata(metadata), compression="zstd", use_dictionary=short, write_statistics=short
+    ) as writer:
         waiting: list[pa.Table] = []
         for table in tables:
             waiting.append(table.replace_schema_metadata(metadata))
             rows += table.num_rows
-            if sum(part.num_rows for part in waiting) >= _ROW_GROUP:
+            held = sum(part.num_rows for part in waiting), sum(part.nbytes for part in waiting)
+            if held[0] >= _ROW_GROUP or held[1] >= _ROW_GROUP_BYTES:
                 writer.write_table(pa.concat_tables(waiting))
                 waiting = []
         if waiting:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _TRIES = 50  # of a reader that runs into writers
+_LARGE_BYTES = 4 << 20  # a file that stays as it is when a run ends: joining it to others would only copy it
 
 
 class Store:
@@ -264,7 +265,7 @@ class Run:
             self._swap(info, config={**info.config, **plain(values)})
 
     def finish(self, state: str = "complete") -> None:
-        """End the run: one file per table, the manifest swapped, the segments deleted."""
+        """End the run: small segments joined to one file per table, the manifest swapped, the segments deleted."""
         if state not in ("complete", "incomplete"):
             raise ValueError(f"a run ends complete or incomplete, not {state!r}")
         with self._guard:
@@ -295,12 +296,14 @@ class Run:
         info = self.info
         files = [entry for entry in info.files if entry.table not in SCHEMAS]
         for table in SCHEMAS:
-            parts = [entry for entry in info.files if entry.table == table]
+            listed = [entry for entry in info.files if entry.table == table]
+            parts = [entry for entry in listed if entry.bytes < _LARGE_BYTES]
             if len(parts) > 1:
                 schema = SCHEMAS[table]
                 files.append(self._write(info, table, (self._load(part, schema) for part in parts), "merged"))
+                files += [entry for entry in listed if entry not in parts]
             else:
-                files += parts
+                files += listed
         if set(files) != set(info.files) or (state, finished_at) != (info.state, info.finished_at):
             self._swap(info, files=tuple(files), state=state, finished_at=finished_at)
         return self._drop(info)
