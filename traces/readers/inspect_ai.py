@@ -83,7 +83,7 @@ def _run(sample: Any, log: Mapping[str, Any]) -> Trajectory:
     attachments = inside(sample, "attachments")
     raw_arguments = spelled(calls)
     said = [_message(attached(m, attachments, losses), raw_arguments, attachments, losses) for m in messages]
-    if sample.get("error"):
+    if sample.get("error") or (log.get("status") in ("cancelled", "error") and not sample.get("scores")):
         losses.add("interrupted")
     if _has(sample, "compaction"):
         losses.add("already_compacted")

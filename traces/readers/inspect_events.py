@@ -41,8 +41,9 @@ def answer_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def input_of(call: Mapping[str, Any], sample: Mapping[str, Any]) -> list[Any]:
-    """What a call was given. Newer logs name spans of the sample's `message_pool` instead of repeating messages."""
-    given, spans, pool = call.get("input"), call.get("input_refs"), sample.get("message_pool")
+    """What a call was given. Newer logs name spans of the sample's pool instead of repeating messages."""
+    given, spans = call.get("input"), call.get("input_refs")
+    pool = sample.get("message_pool") or inside(sample, "events_data").get("messages")
     if given or not isinstance(spans, list) or not isinstance(pool, list):
         return given if isinstance(given, list) else []
     return [message for span in spans for message in _span(span, pool)]

@@ -143,10 +143,12 @@ def test_an_archive_reads_like_the_log_in_one_file() -> None:
     assert [item.value for item in items(FORMAT, damaged) if item.value] == read([LOG])
 
 
-def test_after_an_error_the_last_call_says_what_was_said() -> None:
+def test_after_an_error_the_last_call_says_what_was_said() -> None:  # bug 16
     run = one(messages=[], error={"message": "boom"})
     assert [m.content for m in run.messages()] == ["Find it.", "One moment.", LONG, "Oslo"]
     assert "interrupted" in run.losses
+    elsewhere = {"message_pool": None, "events_data": {"messages": MESSAGES[:3], "calls": []}}
+    assert one(messages=[], error={"message": "boom"}, **elsewhere) == run
     nothing = {**SAMPLE, "messages": [], "events": [], "error": {"message": "boom"}}
     assert refusals([{**LOG, "samples": [nothing, SAMPLE]}]) == ["a sample without messages: it ended in an error"]
 
@@ -191,6 +193,16 @@ def test_what_a_sample_lacks_is_a_loss(changes: dict[str, Any], loss: str) -> No
     run = one(**changes)
     assert loss in run.losses
     assert run.already_compacted == (loss == "already_compacted")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 99])
+def test_no_version_number_is_a_gate(version: int) -> None:  # bug 16
+    assert read([{**LOG, "version": version}]) == read([LOG])
+
+
+def test_samples_of_a_cancelled_log_are_read_and_marked_unless_they_were_judged() -> None:
+    cancelled = {**LOG, "status": "cancelled", "samples": [SAMPLE, {**SAMPLE, "scores": None}]}
+    assert ["interrupted" in run.losses for run in read([cancelled])] == [False, True]
 
 
 def test_a_failed_tools_message_is_its_error() -> None:

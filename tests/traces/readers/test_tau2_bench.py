@@ -115,7 +115,7 @@ def test_arguments_are_the_recorded_string_where_the_raw_answer_is_kept() -> Non
     assert "arguments_were_objects" in run.losses
 
 
-def test_reward_gold_actions_family_model_tools_and_meta() -> None:
+def test_reward_gold_actions_family_model_tools_and_meta() -> None:  # bug 15: the basis of the reward is kept
     (run,) = read(RESULTS)
     assert run.label is not None
     assert (run.label.scorer, run.label.value) == ("reward", 1.0)

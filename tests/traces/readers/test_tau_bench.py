@@ -46,6 +46,18 @@ def test_a_run_without_reward_has_no_label() -> None:
         read({**RUN, "traj": None})
 
 
+def test_a_run_that_failed_before_its_first_word_is_refused_with_the_reason() -> None:
+    failed = {**RUN, "traj": [], "info": {"error": "rate limit", "traceback": "…"}}
+    assert formats.detect([failed], "x").name == "tau-bench"
+    with pytest.raises(Reject, match="nothing was said: the run ended in an error"):
+        read(failed)
+
+
+@pytest.mark.parametrize("reward", ["1.0", True, 10**400])
+def test_a_reward_that_is_no_number_is_none(reward: Any) -> None:
+    assert read({**RUN, "reward": reward}).label is None
+
+
 def test_two_hundred_real_runs_keep_every_message_in_order(shared_data: Path) -> None:
     files = sorted((shared_data / "traces/tau-bench").glob("*.json"))
     assert files
