@@ -39,7 +39,9 @@ def gather(records: Iterator[Record | Bad], source: Source) -> Iterator[Item]:
 def _scores(source: Source) -> dict[str, float]:
     if not source.name.endswith(_ENDING):
         return {}
-    found = source.records(source.name.removesuffix(_ENDING) + "_eval_result.json")
+    stem = source.name.removesuffix(_ENDING) + "_eval_result"
+    source.text(f"{stem}.csv")  # the same judgement cell by cell: it belongs to this response, and is no run
+    found = source.records(f"{stem}.json")
     result = next((inside(each.value) for each in found if isinstance(each, Record)), {})
     return {name: value for name, each in result.items() if (value := finite(each)) is not None}
 

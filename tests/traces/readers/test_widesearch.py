@@ -70,6 +70,12 @@ def test_scores_are_kept_and_are_no_label() -> None:
     assert "scores" not in read(RESPONSE, "renamed.jsonl").meta
 
 
+def test_the_files_of_the_judgement_belong_to_the_response() -> None:
+    beside = Beside({**SCORES, "m_ws_en_001_1_eval_result.csv": "a,b"}, NAME)
+    items(FORMAT, [RESPONSE], beside)
+    assert sorted(beside.opened) == ["m_ws_en_001_1_eval_result.csv", "m_ws_en_001_1_eval_result.json"]
+
+
 def test_plain_messages_with_only_the_last_one_nested_read_too() -> None:
     plain = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
     run = read({**RESPONSE, "messages": [*plain, {"role": "assistant", "content": {"content": TABLE}}]})
