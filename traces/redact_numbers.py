@@ -62,6 +62,8 @@ def numbers(view: View, stand_ins: StandIns) -> Iterator[Find]:
     text = view.shadow
     for cluster in _CLUSTER.finditer(text):
         found = cluster.group()
+        if len(found) == 10 and found[4] == "-" == found[7]:
+            continue  # a date, which most clusters are
         if found.count(".") >= 3:
             yield from ipv4(view, cluster.start(), cluster.end() + 2, stand_ins)
         digits = sum(map(found.count, "0123456789"))

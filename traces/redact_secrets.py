@@ -64,7 +64,9 @@ _TOKENS = (
 _LOOSE = re.compile(r"(?:sk|gsk|fw|nvapi|pplx|xai|tvly|csk)[_-]\Z")  # words without a digit may begin like these
 _SHAPES = re.compile(r"(?<![A-Za-z0-9])(?:" + "|".join(start + rest for start, rest in _TOKENS) + ")")
 _STARTS = re.compile("|".join(start for start, _ in _TOKENS))
-_RUN = re.compile(r"[A-Za-z0-9_-]{20,}")
+# Runs are found in bytes: letters, digits, `-` and `_` become one byte, all else another.
+_IN_RUN, _SHORTEST = b"x", 20
+_CLASSES = bytes(_IN_RUN[0] if chr(n).isascii() and (chr(n).isalnum() or chr(n) in "-_") else 32 for n in range(256))
 _REST_OF_RUN = re.compile(r"[\w-]*")
 _DIGIT = re.compile(r"[0-9]")
 # Tokens with dots or colons between their runs: a literal, how far before it they may begin, and their shape.
@@ -110,8 +112,8 @@ def secrets(view: View, stand_ins: StandIns) -> Iterator[Find]:
     if "PRIVATE KEY" in text:
         for match in _PEM.finditer(text):
             yield _changed(view, match.start(2), match.end(2), "private_key", stand_ins)
-    for run in _RUN.finditer(shadow):
-        for match in _SHAPES.finditer(shadow, run.start(), run.end() + 80):
+    for begin, end in _runs(shadow):
+        for match in _SHAPES.finditer(shadow, begin, end + 80):
             begun = _STARTS.match(shadow, match.start())
             start = begun.end() if begun else match.start()
             if _DIGIT.search(shadow, start, match.end()) or not _LOOSE.search(shadow, match.start(), start):
@@ -129,6 +131,16 @@ def secrets(view: View, stand_ins: StandIns) -> Iterator[Find]:
         for match in _IN_URL.finditer(text):
             yield _changed(view, match.start(2), match.end(2), "password", stand_ins)
     yield from _assigned(view, stand_ins)
+
+
+def _runs(text: str) -> Iterator[tuple[int, int]]:
+    classes = text.encode("latin-1", "replace").translate(_CLASSES)
+    at = classes.find(_IN_RUN * _SHORTEST)
+    while at >= 0:
+        end = classes.find(b" ", at)
+        end = len(text) if end < 0 else end
+        yield at, end
+        at = classes.find(_IN_RUN * _SHORTEST, end)
 
 
 def _assigned(view: View, stand_ins: StandIns) -> Iterator[Find]:
