@@ -22,6 +22,7 @@ LOSSES = {
     "history_on_server": "earlier messages are only named by an id of the server",
     "reasoning_encrypted": "thinking is encrypted or redacted by the provider",
     "results_as_user": "what actions did was said by the user; it is kept as tool results",
+    "calls_untold": "no tool call is recorded; the first versions of the format leave them out",
     "synthetic_answers": "answers that the agent's framework put in the model's mouth are left out",
     "results_moved": "long results were moved to files: the model saw their beginning, and so does the record",
     "hosted_tools": "the provider ran tools itself; what they answered is not recorded",
