@@ -56,7 +56,8 @@ def _parts(record: Any) -> Iterator[tuple[str | None, Run]]:
 def _trace(runs: list[Run]) -> Trace:
     trace = Trace()
     session = None
-    root = min(runs, key=lambda run: str(run.get("dotted_order") or "~"))
+    earliest = min(runs, key=lambda run: str(run.get("dotted_order") or "~"))
+    root = next((run for run in runs if not run.get("parent_run_id")), earliest)
     family = family_of(root.get("name"), root.get("session_name"), default=NAME)
     for run in runs:
         id = named(first(run, ("id", "run_id")))
