@@ -43,10 +43,7 @@ class _Session:
     started_s: float | None
     told: dict[int, Told] = field(default_factory=dict)
     compacted: bool = False
-
-    @property
-    def characters(self) -> int:
-        return sum(len(str(inside(message).get("content"))) for message in self.messages)
+    characters: int = 0
 
 
 def gather(records: Iterator[Record | Bad], source: Source) -> Iterator[Item]:
@@ -79,6 +76,7 @@ def sessions(records: Iterator[Record | Bad]) -> Iterator[Item]:
             else:
                 row.compacted = True
                 yield from _made(before)
+        row.characters = len(str(row.messages))
         held[name] = row
         room -= row.characters
         while room < 0 and len(held) > 1:

@@ -16,7 +16,7 @@ from ..reading import Bad, Format, Item, Record, Reject, Source
 from ..trajectory import Label, Trajectory
 from .chat import Told, tools_of, trajectory_of
 from .counts import finite, inside
-from .inspect_events import answer_of, attached, calls_of, input_of, spelled, told_of
+from .inspect_events import Attachments, answer_of, calls_of, input_of, spelled, told_of
 
 NAME = "inspect-ai"
 # By which of our scorers an answer can be judged again; model-graded ones cannot.
@@ -80,9 +80,9 @@ def _run(sample: Any, log: Mapping[str, Any]) -> Trajectory:
         messages = [*input_of(calls[-1], sample), answer_of(calls[-1])] if calls else []
     if not messages:
         raise Reject("a sample without messages" + (": it ended in an error" if sample.get("error") else ""))
-    attachments = inside(sample, "attachments")
+    attachments = Attachments(sample, losses)
     raw_arguments = spelled(calls)
-    said = [_message(attached(m, attachments, losses), raw_arguments, attachments, losses) for m in messages]
+    said = [_message(attachments.put_back(m), raw_arguments, attachments, losses) for m in messages]
     if sample.get("error") or (log.get("status") in ("cancelled", "error") and not sample.get("scores")):
         losses.add("interrupted")
     if _has(sample, "compaction"):
@@ -96,7 +96,7 @@ def _run(sample: Any, log: Mapping[str, Any]) -> Trajectory:
         NAME,
         task.rpartition("/")[2].lower() if isinstance(task, str) and task else NAME,
         said,
-        tools=tools_of(attached(tools, attachments, losses)),
+        tools=tools_of(attachments.put_back(tools)),
         losses=losses,
         told=told,
         label=_label(sample, log),
@@ -111,7 +111,7 @@ def _has(sample: Mapping[str, Any], event: str) -> bool:
     return isinstance(events, list) and any(inside(e).get("event") == event for e in events)
 
 
-def _message(raw: Any, spelled: Mapping[str, str], attachments: Mapping[str, Any], losses: set[str]) -> Any:
+def _message(raw: Any, spelled: Mapping[str, str], attachments: Attachments, losses: set[str]) -> Any:
     """A message in the chat form: thinking apart, and calls with the arguments as they were sent, where known."""
     if not isinstance(raw, Mapping):
         return raw
@@ -130,18 +130,18 @@ def _message(raw: Any, spelled: Mapping[str, str], attachments: Mapping[str, Any
         if thoughts
         else (content or error),
         "reasoning_content": "\n".join(text for text in thinking if isinstance(text, str)) or None,
-        "tool_calls": [_call(c, spelled, attachments, losses) for c in calls] if isinstance(calls, list) else calls,
+        "tool_calls": [_call(call, spelled, attachments) for call in calls] if isinstance(calls, list) else calls,
         "tool_call_id": raw.get("tool_call_id"),
         "name": raw.get("function"),
     }
 
 
-def _call(call: Any, spelled: Mapping[str, str], attachments: Mapping[str, Any], losses: set[str]) -> Any:
+def _call(call: Any, spelled: Mapping[str, str], attachments: Attachments) -> Any:
     if not isinstance(call, Mapping):
         return call
     id = call.get("id")
     known = spelled.get(id) if isinstance(id, str) else None
-    arguments = call.get("arguments") if known is None else attached(known, attachments, losses)
+    arguments = call.get("arguments") if known is None else attachments.put_back(known)
     return {"id": id, "function": {"name": call.get("function"), "arguments": arguments}}
 
 

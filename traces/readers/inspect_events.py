@@ -5,27 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..reading import Reject
 from ..trajectory import Usage
 from .chat import Told
 from .clock import between, when
 from .counts import count, finite, inside
 
 _MOVED = "attachment://"
+# A file of a few bytes can name the same long string, or the same messages, over and over.
+_MOST_ATTACHED = 256_000_000
+_MOST_MESSAGES = 100_000
 
 
-def attached(value: Any, attachments: Mapping[str, Any], losses: set[str]) -> Any:
-    """The value with every moved string put back; one that is not there is noted in `losses`."""
-    if isinstance(value, str):
-        if not value.startswith(_MOVED):
-            return value
-        text = attachments.get(value.removeprefix(_MOVED))
-        if isinstance(text, str):
-            return text
-        losses.add("content_not_recorded")
-        return value
-    if isinstance(value, Mapping):
-        return {key: attached(item, attachments, losses) for key, item in value.items()}
-    return [attached(item, attachments, losses) for item in value] if isinstance(value, list) else value
+class Attachments:
+    """The strings of a sample that were moved out of its messages, to be put back; missing ones go into `losses`."""
+
+    def __init__(self, sample: Mapping[str, Any], losses: set[str]) -> None:
+        self._texts = inside(sample, "attachments")
+        self._losses = losses
+        self._room = _MOST_ATTACHED
+
+    def put_back(self, value: Any) -> Any:
+        """The value with its strings. Reject if they come to far more than any context holds."""
+        if isinstance(value, str):
+            return self._text(value) if value.startswith(_MOVED) else value
+        if isinstance(value, Mapping):
+            return {key: self.put_back(item) for key, item in value.items()}
+        return [self.put_back(item) for item in value] if isinstance(value, list) else value
+
+    def _text(self, name: str) -> str:
+        text = self._texts.get(name.removeprefix(_MOVED))
+        if not isinstance(text, str):
+            self._losses.add("content_not_recorded")
+            return name
+        self._room -= len(text)
+        if self._room < 0:
+            raise Reject(f"its attachments unfold to more than {_MOST_ATTACHED:,} characters")
+        return text
 
 
 def calls_of(sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -46,13 +62,13 @@ def input_of(call: Mapping[str, Any], sample: Mapping[str, Any]) -> list[Any]:
     pool = sample.get("message_pool") or inside(sample, "events_data").get("messages")
     if given or not isinstance(spans, list) or not isinstance(pool, list):
         return given if isinstance(given, list) else []
-    return [message for span in spans for message in _span(span, pool)]
-
-
-def _span(span: Any, pool: list[Any]) -> Sequence[Any]:
-    if not isinstance(span, list) or len(span) != 2 or not all(count(end) is not None for end in span):
-        return []
-    return pool[span[0] : span[1]]
+    messages: list[Any] = []
+    for span in spans:
+        if isinstance(span, list) and len(span) == 2 and all(count(end) is not None for end in span):
+            messages += pool[span[0] : span[1]]
+        if len(messages) > _MOST_MESSAGES:
+            raise Reject(f"a call was given more than {_MOST_MESSAGES:,} messages")
+    return messages
 
 
 def spelled(calls: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 from sources import items
 
 from kvmill.traces import checks, formats
+from kvmill.traces.readers import inspect_events
 from kvmill.traces.readers.inspect_ai import FORMAT, sniff
 from kvmill.traces.readers.inspect_events import usage_of
 from kvmill.traces.reading import Bad
@@ -203,6 +204,19 @@ def test_no_version_number_is_a_gate(version: int) -> None:  # bug 16
 def test_samples_of_a_cancelled_log_are_read_and_marked_unless_they_were_judged() -> None:
     cancelled = {**LOG, "status": "cancelled", "samples": [SAMPLE, {**SAMPLE, "scores": None}]}
     assert ["interrupted" in run.losses for run in read([cancelled])] == [False, True]
+
+
+def test_small_files_that_unfold_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_events, "_MOST_ATTACHED", 3 * len(LONG))
+    many = [*MESSAGES[:2], *[MESSAGES[2]] * 4, MESSAGES[3]]
+    assert refusals([{**LOG, "samples": [{**SAMPLE, "messages": many}]}]) == [
+        f"its attachments unfold to more than {3 * len(LONG)} characters"
+    ]
+    monkeypatch.setattr(inspect_events, "_MOST_MESSAGES", 5)
+    refs = [{**CALLS[2], "input_refs": [[0, 3]] * 2}]
+    assert refusals([{**LOG, "samples": [{**SAMPLE, "messages": [], "events": refs}]}]) == [
+        "a call was given more than 5 messages"
+    ]
 
 
 def test_a_failed_tools_message_is_its_error() -> None:
