@@ -14,6 +14,7 @@ from .. import values
 from ..reading import Format, Reject
 from ..trajectory import Label, Trajectory
 from .chat import tools_of, trajectory_of
+from .counts import inside
 
 NAME = "swe-rebench"
 _SAID = ("trajectory", "messages")
@@ -58,12 +59,25 @@ def read(record: Any) -> Trajectory:
         NAME,
         NAME,
         list(map(_message, said)),
-        tools=tools_of(record.get("tools")),
+        tools=tools_of(_tools(record.get("tools"))),
         losses=losses,
         label=None if solved is None else Label("reward", float(solved)),
         model=model if isinstance(model, str) else None,
         meta={key: record[key] for key in _KEPT if isinstance(record.get(key), (int, str))},
     )
+
+
+def _tools(listed: Any) -> Any:
+    """Tool schemas without the nulls of a typed table, which gives every tool the parameters of all of them."""
+    schemas = listed if isinstance(listed, list) else []
+    filled = any(None in inside(one, "function", "parameters", "properties").values() for one in schemas)
+    return _without_nulls(listed) if filled else listed
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _message(raw: Any) -> Any:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kvmill.traces import formats
+from kvmill.traces.files import read_file
 from kvmill.traces.readers.swe_rebench import read, sniff
 from kvmill.traces.reading import Reject
+from kvmill.traces.trajectory import Trajectory
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "execute_bash", "arguments": '{"command":  "ls"}'}}
 SAID: list[dict[str, Any]] = [
@@ -19,7 +24,7 @@ SAID: list[dict[str, Any]] = [
     {"role": "tool", "content": "a.py", "name": "execute_bash", "tool_call_id": "c1", "tool_calls": None},
     {"role": "assistant", "content": "Done.", "name": None, "tool_call_id": None, "tool_calls": None},
 ]
-TOOLS = [{"type": "function", "function": {"name": "execute_bash", "parameters": {}}}]
+TOOLS = [{"type": "function", "function": {"name": "execute_bash", "parameters": {"type": "object"}}}]
 ROW: dict[str, Any] = {
     "trajectory_id": "chat-1",
     "instance_id": "a__b-1",
@@ -94,6 +99,33 @@ def test_an_outcome_nobody_knows_is_no_label(resolved: Any) -> None:
 def test_what_cannot_be_read_is_rejected_with_a_reason(row: Any, reason: str) -> None:
     with pytest.raises(Reject, match=reason):
         read(row)
+
+
+def test_a_parquet_file_of_rows_reads_like_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
+    strings = {**ROW, "trajectory": json.dumps(SAID), "tools": json.dumps(TOOLS)}
+    for row in (ROW, strings):
+        pq.write_table(pa.Table.from_pylist([{**row, "resolved": n} for n in (0, 1)]), path)
+        found, made, _ = read_file(path)
+        assert found.name == "swe-rebench"
+        runs = [item.value for item in made]
+        assert [run.label.value for run in runs if isinstance(run, Trajectory) and run.label] == [0.0, 1.0]
+        assert runs[1] == read(ROW)
+
+
+def test_a_typed_tables_nulls_are_no_part_of_a_schema() -> None:
+    def tool(name: str, **properties: Any) -> dict[str, Any]:
+        parameters = {"type": "object", "properties": properties}
+        return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+    text, number = {"type": "string", "enum": None, "default": None}, {"type": "number", "enum": [None, 1]}
+    filled = [tool("bash", command=text, line=None), tool("view", command=None, line=number)]
+    assert list(read({**ROW, "tools": filled}).tools) == [
+        tool("bash", command={"type": "string"}),
+        tool("view", line=number),
+    ]
+    whole = [tool("bash", command=text)]
+    assert list(read({**ROW, "tools": whole}).tools) == whole, "a null that no table put there stays"
 
 
 def test_swe_agent_files_are_not_taken_for_rows() -> None:
