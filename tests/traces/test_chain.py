@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kvmill.traces.ingest import ingest
 from kvmill.traces.readers.openai_chat import read
 from kvmill.traces.select import select
 from kvmill.traces.store import Store
+from kvmill.traces.trajectory import Trajectory
 
 
 def call(turns: int, name: str = "a") -> dict[str, Any]:
@@ -73,3 +75,71 @@ def test_three_real_files_of_one_session_become_one_run(tmp_path: Path, shared_d
     longest = max(select(store), key=lambda run: len(run.turns))
     assert len(longest.turns) == 6
     assert sum(turn.usage is not None for turn in longest.turns) == 1 + report.chained
+
+
+def one_call(turns: int, start: float | None = None, chain: str | None = None, **last: Any) -> Trajectory:
+    """A record of one call as the readers of spans make it: its own times and usage, a clock, a session."""
+    run = read(call(turns))
+    meta = {"one_call": True, **({} if chain is None else {"chain": chain})}
+    if start is not None:
+        meta["start_s"] = start
+        last = {"started_s": 0.0, "duration_s": 1.0, **last}
+    return replace(run, meta=meta, turns=(*run.turns[:-1], replace(run.turns[-1], **last)))
+
+
+def reduced(*records: Trajectory) -> list[Trajectory]:
+    chains: Chains[int] = Chains()
+    gone = [held.trajectory for n, record in enumerate(records) for held in chains.add(record, n)]
+    return gone + [held.trajectory for held in chains.rest()]
+
+
+def test_the_same_words_in_another_session_are_another_run() -> None:
+    assert len(reduced(one_call(1, chain="a"), one_call(2, chain="b"))) == 2
+    assert len(reduced(one_call(1, chain="a"), one_call(2, chain="a"))) == 1
+    assert len(reduced(one_call(1), one_call(2, chain="a"))) == 2
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([0, 1, 2])))
+def test_clocks_are_joined_and_the_tools_time_is_between_the_calls(order: tuple[int, ...]) -> None:
+    records = [one_call(1, 100.0), one_call(2, 101.5), one_call(3, 110.0)]
+    (run,) = reduced(*(records[n] for n in order))
+    assert [turn.started_s for turn in run.turns] == [0.0, 1.5, 10.0]
+    assert [turn.tool_wait_s for turn in run.turns] == [0.5, 7.5, None]
+    assert run.meta["start_s"] == 100.0
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_call_that_began_after_a_longer_one_is_no_part_of_it(flip: bool) -> None:
+    records = [one_call(2, 100.0), one_call(1, 200.0)]
+    assert len(reduced(*(records[::-1] if flip else records))) == 2
+
+
+def test_calls_that_overlap_wait_for_nothing() -> None:
+    (run,) = reduced(one_call(1, 100.0, duration_s=9.0), one_call(2, 101.0))
+    assert run.turns[0].tool_wait_s == 0.0
+
+
+def asking(arguments: str) -> Trajectory:
+    """A call that asks for a tool; and the call after it, whose history has the arguments parsed."""
+    said = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": arguments}}],
+    }
+    return read({"request": {"messages": [{"role": "user", "content": "go"}]}, "response": {"message": said}})
+
+
+def test_histories_that_parsed_the_arguments_still_continue_the_call_and_its_spelling_stays() -> None:
+    first = asking('{"b":1,  "a":2.0}')
+    spelled = asking('{"a": 2.0, "b": 1}').turns[0].assistant
+    later = one_call(1)
+    answer = replace(first.turns[0], assistant=spelled)
+    longer = replace(first, turns=(answer, later.turns[0]), tools=(), losses=("no_tool_schemas",))
+    (run,) = reduced(replace(first, tools=({"type": "function"},)), longer)
+    assert [c.arguments for c in run.turns[0].assistant.tool_calls] == ['{"b":1,  "a":2.0}']
+    assert run.tools == ({"type": "function"},)
+    assert run.losses == ()
+    assert (
+        len(reduced(first, replace(longer, turns=(replace(answer, assistant=asking("{}").turns[0].assistant),) * 2)))
+        == 2
+    )

@@ -8,7 +8,8 @@ from typing import Any
 
 from .messages import parsed
 
-_WIDEST_GAP = 1000
+_WIDEST_GAP = 16
+_MOST_PARTS = 16
 
 
 def tree(attributes: Mapping[str, Any], root: str) -> Any:
@@ -18,7 +19,7 @@ def tree(attributes: Mapping[str, Any], root: str) -> Any:
     made: dict[str, Any] = {}
     for key, value in attributes.items():
         if key.startswith(root + "."):
-            _hang(made, key[len(root) + 1 :].split("."), value)
+            _hang(made, key[len(root) + 1 :].split(".", _MOST_PARTS), value)
     return made
 
 
@@ -31,7 +32,7 @@ def branch(raw: Any, name: str) -> dict[str, Any] | None:
         return dict(inner)
     made: dict[str, Any] = {}
     for key, value in raw.items():
-        _hang(made, str(key).split("."), value)
+        _hang(made, str(key).split(".", _MOST_PARTS), value)
     inner = made.get(name)
     return inner if isinstance(inner, dict) else made
 

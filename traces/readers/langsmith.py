@@ -8,6 +8,7 @@ Order is that of `dotted_order`, which begins every part with a start time. `inp
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -42,9 +43,9 @@ def _parts(record: Any) -> Iterator[tuple[str | None, Run]]:
     if not isinstance(record, Mapping) or not isinstance(record.get("run_type"), str):
         raise Reject("not a run: it has no run_type")
     trace = named(record.get("trace_id")) or named(first(record, ("id", "run_id")))
-    waiting: list[tuple[Run, int]] = [(record, 0)]
+    waiting: deque[tuple[Run, int]] = deque([(record, 0)])
     while waiting:
-        run, depth = waiting.pop(0)
+        run, depth = waiting.popleft()
         yield named(run.get("trace_id")) or trace, run
         children = parsed(run.get("child_runs"))
         for child in children if isinstance(children, list) and depth < _DEEPEST else []:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..reading import Reject
+from ..values import flaw, whole
 from .parts import call_of, chat_messages, is_message, joined, merged
 
+_JSON = re.compile(r"\s*[{\[]")
 _ROLE_LINE = re.compile(r"^(system|developer|user|assistant|tool): ", re.MULTILINE)
 
 
@@ -29,13 +31,14 @@ class Said:
 
 
 def parsed(value: Any) -> Any:
-    """The JSON in a text that looks like some, else the value itself."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value
-    return value
+    """The JSON in a text that looks like some and can be kept, else the value itself."""
+    if not isinstance(value, str) or not _JSON.match(value):
+        return value
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return value if flaw(read) is not None else whole(read, value)
 
 
 def given(value: Any) -> Said:

@@ -6,6 +6,7 @@ for each tool that ran, and who was inside whom.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,13 +14,15 @@ from typing import Any
 from ..chain import CHAIN, CLOCK_DIGITS, ONE_CALL, START, Chains
 from ..checks import unmatched
 from ..reading import Reject
-from ..trajectory import Message, Trajectory, Turn, Usage
+from ..trajectory import Message, ToolCall, Trajectory, Turn, Usage
 from .chat import Told, trajectory_of
 from .clock import between
 from .messages import Said
 
 WHOLE, AGGREGATE, TEXT = 2, 1, 0
 _MOST_FAMILY = 60
+_MOST_COMPARED = 100
+_DEEPEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +70,24 @@ class Trace:
 def runs(source: str, trace: Trace) -> Iterator[Trajectory | Reject]:
     """The runs of a trace, and why some of its calls cannot be read."""
     calls = _once_each(trace)
-    related = {id for call in calls for id in _line(call.id, trace.parents)}
+    readable = {call.id for call in calls}
+    around = {id for call in calls for id in _line(call.id, trace.parents)}
     for id, reason in trace.unread.items():
-        if id is None or not (id in related or any(call.id in _line(id, trace.parents) for call in calls)):
+        if id is None or (id not in around and readable.isdisjoint(_line(id, trace.parents))):
             yield Reject(reason)
+    _fill(calls)
+    tools = _Tools(trace.tools)
     chains: Chains[None] = Chains()
     for call in sorted(calls, key=lambda call: (call.started_s is None, call.started_s or 0.0)):
-        _fill(call, calls)
         try:
             single = _single(source, trace, call)
         except Reject as error:
             yield error
             continue
         for held in chains.add(single, None):
-            yield _with_last_results(held.trajectory, trace.tools)
+            yield _with_last_results(held.trajectory, tools)
     for held in chains.rest():
-        yield _with_last_results(held.trajectory, trace.tools)
+        yield _with_last_results(held.trajectory, tools)
 
 
 def family_of(*names: Any, default: str) -> str:
@@ -93,11 +98,11 @@ def family_of(*names: Any, default: str) -> str:
 
 def _line(id: str | None, parents: Mapping[str, str | None]) -> list[str]:
     """A span and the spans around it, from the inside."""
-    line: list[str] = []
-    while id is not None and id not in line and len(line) < 1000:
-        line.append(id)
+    line: dict[str, None] = {}
+    while id is not None and id not in line and len(line) < _DEEPEST:
+        line[id] = None
         id = parents.get(id)
-    return line
+    return list(line)
 
 
 def _once_each(trace: Trace) -> list[Call]:
@@ -113,17 +118,20 @@ def _once_each(trace: Trace) -> list[Call]:
     return [call for call in trace.calls if call.id not in dropped]
 
 
-def _fill(call: Call, calls: Sequence[Call]) -> None:
-    """Put in an assistant message that the source dropped, if an earlier call of the trace answered just there."""
-    messages = call.said.messages
-    for place, message in enumerate(messages):
-        if message is None:
+def _fill(calls: Sequence[Call]) -> None:
+    """Put in assistant messages that the source dropped, if an earlier call of the trace answered just there."""
+    answers: dict[int, list[Call]] = {}
+    for call in calls:
+        answers.setdefault(len(call.said.messages), []).append(call)
+    for call in calls:
+        messages = call.said.messages
+        for place in [n for n, message in enumerate(messages) if message is None]:
             before = messages[:place]
-            found = next((c.answer for c in calls if c is not call and _same(c.said.messages, before)), None)
-            messages[place] = found
-    if None in messages:
-        call.said.losses.add("truncated_source")
-        call.said.messages = [message for message in messages if message is not None]
+            found = (other for other in answers.get(place, ())[:_MOST_COMPARED] if _same(other.said.messages, before))
+            messages[place] = next((other.answer for other in found), None)
+        if None in messages:
+            call.said.losses.add("truncated_source")
+            call.said.messages = [message for message in messages if message is not None]
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -155,30 +163,44 @@ def _single(source: str, trace: Trace, call: Call) -> Trajectory:
     )
 
 
-def _with_last_results(run: Trajectory, tools: Sequence[ToolRun]) -> Trajectory:
+class _Tools:
+    """The runs of tools of a trace by the call they answer, else by the tool's name in the order they began."""
+
+    def __init__(self, tools: Sequence[ToolRun]) -> None:
+        self._by_id: dict[str, ToolRun] = {}
+        self._by_name: dict[str, deque[ToolRun]] = {}
+        for tool in sorted(tools, key=lambda tool: tool.started_s or 0.0):
+            if tool.call_id is not None:
+                self._by_id.setdefault(tool.call_id, tool)
+            else:
+                self._by_name.setdefault(tool.name, deque()).append(tool)
+
+    def answering(self, call: ToolCall, began: float | None) -> ToolRun | None:
+        """The run that answers a call of a turn that began then; each run answers once."""
+        if call.id in self._by_id:
+            return self._by_id.pop(call.id)
+        named = self._by_name.get(call.name, deque())
+        while named:
+            tool = named.popleft()
+            if began is None or tool.started_s is None or tool.started_s >= began:
+                return tool
+        return None
+
+
+def _with_last_results(run: Trajectory, tools: _Tools) -> Trajectory:
     """The run with the results of its last calls, if tools ran for them: no later call repeats those. In the middle of
     a run a result that the next call does not repeat never reached the model, and is not added.
     """
     last = run.turns[-1]
     missing, _ = unmatched(last)
-    if not missing:
-        return run
     zero = run.meta.get(START)
     began = None if zero is None or last.started_s is None else zero + last.started_s
-    made: list[Message] = []
-    ends: list[float] = []
-    free = [tool for tool in tools if began is None or tool.started_s is None or tool.started_s >= began]
-    for call in last.assistant.tool_calls:
-        if call.id not in missing:
-            continue
-        found = next((t for t in free if t.call_id == call.id), None)
-        found = found or next((t for t in free if t.call_id is None and t.name == call.name), None)
-        if found is not None:
-            free.remove(found)
-            made.append(Message("tool", found.result, tool_call_id=call.id, name=found.name or None))
-            ends += [] if found.ended_s is None else [found.ended_s]
-    if not made:
+    asked = [call for call in last.assistant.tool_calls if call.id in missing]
+    answers = [(call, tool) for call in asked if (tool := tools.answering(call, began)) is not None]
+    if not answers:
         return run
+    made = [Message("tool", tool.result, tool_call_id=call.id, name=tool.name or None) for call, tool in answers]
+    ends = [tool.ended_s for _, tool in answers if tool.ended_s is not None]
     turn = replace(last, tools=(*last.tools, *made), tool_wait_s=_last_wait(last, began, ends))
     losses = set(run.losses)
     if not unmatched(turn)[0]:

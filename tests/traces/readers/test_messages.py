@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given as example
 from hypothesis import strategies as st
 
-from kvmill.traces.readers.messages import Said, answered, given, instructions, required, schemas
+from kvmill.traces.readers.messages import Said, answered, given, instructions, parsed, required, schemas
 from kvmill.traces.reading import Reject
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
@@ -176,3 +176,15 @@ def test_no_value_makes_it_fail(value: Any) -> None:
     answer, _ = answered(value)
     assert answer is None or answer["role"] == "assistant"
     schemas(value)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": NaN}', "[" * 5000 + "]" * 5000, '["\\ud800"', "{", '{"a": ' + "9" * 5000 + "}"]
+)
+def test_json_that_cannot_be_kept_stays_text(text: str) -> None:
+    assert parsed(text) is text
+    assert words(given(text).messages) == [("user", text)]
+
+
+def test_half_characters_in_an_inner_json_are_replaced() -> None:
+    assert parsed('["\\ud800x"]') == ["\ufffdx"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import pytest
@@ -143,3 +144,15 @@ def test_families_are_words_to_group_by() -> None:
     assert family_of(None, "  Flight Agent ", default="x") == "flight agent"
     assert family_of("unknown_service:python", 7, "", default="x") == "x"
     assert len(family_of("a" * 500, default="x")) == 60
+
+
+def test_thousands_of_nested_calls_and_tools_take_no_more_than_a_moment() -> None:
+    count = 3_000
+    calls = [call(str(n), [{"role": "user", "content": str(n)}], CALLING, float(n)) for n in range(count)]
+    trace = Trace("t", calls, [ToolRun("weather", "rain", None, 0.0) for _ in range(count)])
+    trace.parents = {str(n): str(n - 1) for n in range(1, count)}
+    for n in range(count):
+        trace.refuse(f"x{n}", "no answer")
+    started = time.monotonic()
+    assert sum(1 for _ in runs("x", trace)) == count + 1
+    assert time.monotonic() - started < 20
