@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 
 from .kernel_cases import MODULES
 from .kernel_contests import BUILD
-from .kernel_problems import PROBLEMS, cases
+from .kernel_problems import cases
 from .roofline import Roofline, measure
 
 Row = dict[str, Any]
@@ -28,15 +28,17 @@ BUDGET_S = 1.0
 
 
 def parts(toy: bool) -> dict[str, tuple[float, bool]]:
-    """Part → seconds it may take, and whether it may run beside others (what is timed may not)."""
+    """Part → seconds it may take, and whether it may run beside others (what is timed may not).
+
+    Verification is mostly Triton's compiler at work: a part for each operation and dtype keeps all cores busy.
+    """
     if toy:
         found = {f"verify {' '.join(MODULES)}": (60.0, True), "roofline": (30.0, False)}
         return found | {f"time {' '.join(BUILD)}": (60.0, False), "turn": (30.0, False), "replay": (60.0, False)}
-    files = list(dict.fromkeys(MODULES.values()))
-    checks = {f"verify {' '.join(op for op in MODULES if MODULES[op] == file)}": (130.0, True) for file in files}
+    checks = {f"verify {op} {_name(dtype)}": (100.0, True) for op in MODULES for dtype in DTYPES}
     rest = [op for op in BUILD if op not in TIMED_ALONE]
-    timed = {f"time {op}": (40.0, False) for op in TIMED_ALONE} | {f"time {' '.join(rest)}": (60.0, False)}
-    return checks | {"roofline": (25.0, False)} | timed | {"turn": (40.0, False), "replay": (60.0, False)}
+    timed = {f"time {op}": (35.0, False) for op in TIMED_ALONE} | {f"time {' '.join(rest)}": (50.0, False)}
+    return checks | {"roofline": (20.0, False)} | timed | {"turn": (30.0, False), "replay": (45.0, False)}
 
 
 def run(part: str, folder: Path, *, toy: bool) -> None:
@@ -67,8 +69,9 @@ def _rows(part: str, folder: Path, device: torch.device, toy: bool) -> Iterator[
     name, *ops = part.split()
     budget_s = 0.01 if toy else BUDGET_S
     if name == "verify":
-        for op in ops:
-            yield from ({"kind": "case", **row} for row in verify(op, device, toy=toy))
+        dtypes = [dtype for dtype in DTYPES if _name(dtype) in ops] or list(DTYPES)
+        for op in (word for word in ops if word not in map(_name, DTYPES)):
+            yield from ({"kind": "case", **row} for row in verify(op, device, dtypes, toy=toy))
     elif name == "roofline":
         yield {"kind": "roofline", **asdict(measure(device, DTYPES, budget_s, toy=toy))}
     elif name == "time":
@@ -89,10 +92,9 @@ def _rows(part: str, folder: Path, device: torch.device, toy: bool) -> Iterator[
         yield from ({"kind": "replay", **row} for row in replays(device, toy=toy))
 
 
-def verify(op: str, device: torch.device, *, toy: bool) -> Iterator[Row]:
+def verify(op: str, device: torch.device, dtypes: Sequence[torch.dtype], *, toy: bool) -> Iterator[Row]:
     """Every case of an operation in every form: its error in units of what is allowed, or why there is none."""
-    assert op in PROBLEMS
-    for case in cases(op, full=not toy):
+    for case in (case for case in cases(op, full=not toy) if case.dtype in dtypes):
         for impl in FORMS:
             row: Row = {"op": op, "case": case.label, "impl": impl, "deviation": None, "error": None}
             try:
@@ -110,6 +112,10 @@ def known_roofline(folder: Path) -> Roofline:
         if row.pop("kind") == "roofline":
             return Roofline(**row)
     raise RuntimeError("the roofline was not measured")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _said(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -26,10 +27,12 @@ FITTED = 2e-3
 def cases(op: str, *, full: bool = True) -> Iterator[Case]:
     """Every problem of an operation: all shapes and dtypes, or (not `full`) few small ones."""
     build, allowed = PROBLEMS[op]
-    sizes = [(n, dim, kind) for n, dim, kind in itertools.product(COUNTS, DIMS, range(3))] if full else list(SMALL)
+    sizes = list(itertools.product(COUNTS, DIMS, range(3))) if full else list(SMALL)
     if full and op not in _NOT_LONG:
         sizes += [(*LONG, kind) for kind in range(3)]
-    for number, (n, dim, kind) in enumerate(sizes):
+    # Shuffled, so that no option always meets the same dtype or size.
+    numbers = random.Random(0).sample(range(len(sizes)), len(sizes)) if full else range(len(sizes))
+    for number, (n, dim, kind) in zip(numbers, sizes, strict=True):
         dtype = DTYPES[kind]
         name, problem = build(number, n, dim)
         yield Case(op, f"n {n}, D {dim}, {name}, {str(dtype).removeprefix('torch.')}", dtype, problem, allowed)

@@ -80,25 +80,27 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_part_that_hangs_or_dies_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_parts, "parts", lambda toy: {"verify nonsense": (20.0, True), "replay": (0.0, False)})
+    monkeypatch.setattr(gpu_parts, "parts", lambda toy: {"verify pool_topk int7": (20.0, True), "replay": (0.0, False)})
     with gpu_check.linked():
         found = gpu_check.check(tmp_path, toy=True)
     first, second = found["parts"]
     assert first["status"] == "failed"
-    assert first["error"].startswith("AssertionError")
+    assert first["error"].startswith("KeyError: 'int7'")
     assert second["status"] == "out of time"
-    assert found["verified"] == {"nonsense": "verification failed"}
+    assert found["verified"] == {"pool_topk": "verify pool_topk int7: failed"}
     assert found["roofline"] is None
     assert gpu_check.report(found | {"seconds": 1.0})
 
 
 def test_a_wrong_case_or_an_unfinished_verification_takes_the_speed_up_away() -> None:
-    ends = {"verify a b": {"status": "ok"}, "verify c": {"status": "out of time"}, "roofline": {"status": "ok"}}
-    case = {"op": "a", "case": "n 9", "impl": "triton", "passed": False, "error": None, "deviation": 3.0}
+    late = "verify k_means float16"
+    ends = {"verify merge_kv rotate_keys": {"status": "ok"}, "verify k_means float32": {"status": "ok"}}
+    ends |= {late: {"status": "out of time"}, "roofline": {"status": "ok"}}
+    case = {"op": "merge_kv", "case": "n 9", "impl": "triton", "passed": False, "error": None, "deviation": 3.0}
     assert gpu_check.verdicts([case], ends) == {
-        "a": "case n 9, triton: 3 times what is allowed",
-        "b": None,
-        "c": "verification out of time",
+        "merge_kv": "case n 9, triton: 3 times what is allowed",
+        "rotate_keys": None,
+        "k_means": f"{late}: out of time",
     }
 
 
@@ -115,5 +117,4 @@ def test_the_decode_step_multiplies_every_parameter_of_the_model_once() -> None:
 def test_the_budgets_fit_into_six_minutes() -> None:
     wanted = gpu_parts.parts(toy=False).values()
     together = max(seconds for seconds, beside in wanted if beside)
-    assert sum(seconds for seconds, beside in wanted if not beside) + together <= 360 + 60
-    assert gpu_check.LIMIT_S < 360
+    assert sum(seconds for seconds, beside in wanted if not beside) + together <= gpu_check.LIMIT_S < 360
