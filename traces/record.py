@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import MISSING, fields
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from .trajectory import Label, Message, Probe, RecordedIds, ToolCall, Trajectory, Turn, Usage
 from .values import parse_object
-
-_NOUNS = (Label, Message, Probe, RecordedIds, ToolCall, Trajectory, Turn, Usage)
-_LEFT_OUT = "parsed"  # follows from the raw arguments
-_COMPACTED = "already_compacted"
-_NOT_SAID = ("id", "model", "losses", "meta")
 
 
 def tool_call(id: str, name: str, arguments: str) -> ToolCall:
@@ -29,19 +23,19 @@ def tool_call(id: str, name: str, arguments: str) -> ToolCall:
 
 def dump(trajectory: Trajectory) -> str:
     """One line of JSON, the same for equal trajectories. Defaults and parsed arguments are left out."""
-    return _json(_plain(trajectory)).decode()
+    return _line(trajectory, trajectory.id, _said(trajectory)).decode()
 
 
 def sealed(trajectory: Trajectory) -> tuple[str, bytes]:
-    """Its id, made from what was said, asked and judged in it, and its line under that id."""
-    plain = _plain(trajectory)
-    # Source to label, then what else there is: written once for the hash and for the line.
-    said = _json({key: item for key, item in plain.items() if key not in (*_NOT_SAID, _COMPACTED)})[1:-1]
+    """Its id, made from what was said, asked and judged in it, and its line under that id.
+
+    ValueError for text or numbers that JSON has no form for.
+    """
+    said = _said(trajectory)
     more = b',"already_compacted":true' if trajectory.already_compacted else b""
     digest = hashlib.sha256(b'{"id":"",' + said + more + b"}").hexdigest()
     id = f"{trajectory.source}-{digest[:12]}"
-    rest = _json({key: plain[key] for key in ("model", "losses", _COMPACTED, "meta") if key in plain})[1:-1]
-    return id, b'{"id":' + _json(id) + b"," + said + (b"," if rest else b"") + rest + b"}"
+    return id, _line(trajectory, id, said)
 
 
 def load(text: str) -> Trajectory:
@@ -64,34 +58,111 @@ def load(text: str) -> Trajectory:
     )
 
 
-def _getters() -> dict[type, tuple[Any, list[tuple[str, Any]]]]:
-    """Per noun: all its values at once, and the name and default of each."""
-    out: dict[type, tuple[Any, list[tuple[str, Any]]]] = {}
-    for noun in _NOUNS:
-        named = [(f.name, f.default_factory() if f.default_factory is not MISSING else f.default) for f in fields(noun)]
-        named = [(name, default) for name, default in named if name != _LEFT_OUT]
-        out[noun] = (attrgetter(*(name for name, _ in named)), named)
+def _line(trajectory: Trajectory, id: str, said: bytes) -> bytes:
+    rest: dict[str, Any] = {}
+    if trajectory.model is not None:
+        rest["model"] = trajectory.model
+    if trajectory.losses:
+        rest["losses"] = trajectory.losses
+    if trajectory.already_compacted:
+        rest["already_compacted"] = True
+    if trajectory.meta:
+        rest["meta"] = trajectory.meta
+    more = b"," + _json(rest, _ordinary([trajectory.meta]))[1:] if rest else b"}"
+    return b'{"id":' + _json(id, True) + b"," + said + more
+
+
+def _said(trajectory: Trajectory) -> bytes:
+    """The members of the line from source to label, without braces."""
+    label = trajectory.label
+    out: dict[str, Any] = {"source": trajectory.source, "family": trajectory.family}
+    out["prefix"] = list(map(_plain_message, trajectory.prefix))
+    out["turns"] = list(map(_plain_turn, trajectory.turns))
+    if trajectory.tools:
+        out["tools"] = trajectory.tools
+    if trajectory.probes:
+        out["probes"] = list(map(_plain_probe, trajectory.probes))
+    if label is not None:
+        out["label"] = _plain_label(label)
+    floats = [(turn.started_s, turn.duration_s, turn.tool_wait_s) for turn in trajectory.turns]
+    ordinary = _ordinary([floats, trajectory.tools, None if label is None else label.value])
+    return _json(out, ordinary)[1:-1]
+
+
+def _plain_message(message: Message) -> dict[str, Any]:
+    out: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        out["tool_calls"] = list(map(_plain_call, message.tool_calls))
+    if message.tool_call_id is not None:
+        out["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        out["name"] = message.name
+    if message.reasoning is not None:
+        out["reasoning"] = message.reasoning
     return out
 
 
-_GETTERS = _getters()
+def _plain_call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-def _plain(value: Any) -> Any:
-    found = _GETTERS.get(type(value))
-    if found is not None:
-        values, named = found[0](value), found[1]
-        return {
-            name: _plain(item) if type(item) in _GETTERS or type(item) is tuple else item
-            for item, (name, default) in zip(values, named, strict=True)
-            if item != default
-        }
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+def _plain_turn(turn: Turn) -> dict[str, Any]:
+    out: dict[str, Any] = {"assistant": _plain_message(turn.assistant)}
+    if turn.tools:
+        out["tools"] = list(map(_plain_message, turn.tools))
+    if turn.user:
+        out["user"] = list(map(_plain_message, turn.user))
+    if turn.started_s is not None:
+        out["started_s"] = turn.started_s
+    if turn.duration_s is not None:
+        out["duration_s"] = turn.duration_s
+    if turn.tool_wait_s is not None:
+        out["tool_wait_s"] = turn.tool_wait_s
+    if turn.usage is not None:
+        out["usage"] = _plain_usage(turn.usage)
+    if turn.ids is not None:
+        out["ids"] = _plain_ids(turn.ids)
+    return out
 
 
-def _json(plain: Any) -> bytes:
-    """Compact JSON as the standard library writes it, and faster where orjson writes the same."""
-    if _ordinary(plain):
+def _plain_usage(usage: Usage) -> dict[str, Any]:
+    out = {
+        "fresh_input_tokens": usage.fresh_input_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "output_tokens": usage.output_tokens,
+    }
+    return {name: tokens for name, tokens in out.items() if tokens is not None}
+
+
+def _plain_ids(ids: RecordedIds) -> dict[str, Any]:
+    return ({"prompt": ids.prompt} if ids.prompt else {}) | ({"output": ids.output} if ids.output else {})
+
+
+def _plain_probe(probe: Probe) -> dict[str, Any]:
+    return {
+        "id": probe.id,
+        "kind": probe.kind,
+        "question": probe.question,
+        "answer_prefix": probe.answer_prefix,
+        "candidates": probe.candidates,
+        "answer": probe.answer,
+        "fact_turn": probe.fact_turn,
+    }
+
+
+def _plain_label(label: Label) -> dict[str, Any]:
+    out: dict[str, Any] = {"scorer": label.scorer}
+    if label.value is not None:
+        out["value"] = label.value
+    if label.gold_actions:
+        out["gold_actions"] = list(map(_plain_call, label.gold_actions))
+    return out
+
+
+def _json(plain: Any, ordinary: bool) -> bytes:
+    """Compact JSON as the standard library writes it; by orjson, which is faster, where that writes the same."""
+    if ordinary:
         try:
             return orjson.dumps(plain)
         except TypeError:  # whole numbers beyond 64 bits, nesting beyond its bound, keys that are no text
@@ -99,16 +170,16 @@ def _json(plain: Any) -> bytes:
     return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-def _ordinary(plain: Any) -> bool:
-    """Whether all floats are such that both write them without an exponent."""
-    level = [plain]
+def _ordinary(values: Sequence[Any]) -> bool:
+    """Whether all floats in JSON values are such that both write them alike, without an exponent."""
+    level = list(values)
     while level:
         below: list[Any] = []
         for item in level:
             kind = type(item)
             if kind is dict:
                 below.extend(item.values())
-            elif kind is list:
+            elif kind is list or kind is tuple:
                 below.extend(item)
             elif kind is float and item and not 1e-4 <= abs(item) < 1e16:
                 return False

@@ -8,11 +8,17 @@ from typing import Any
 from .record import dump
 from .trajectory import Message, Request, Trajectory, Usage
 
+_NO_USAGE = Usage()
+
 
 def characters(messages: Sequence[Message]) -> int:
     """Characters of content, thinking and raw arguments."""
-    said = sum(len(m.content) + len(m.reasoning or "") for m in messages)
-    return said + sum(len(call.arguments) for m in messages for call in m.tool_calls)
+    said = 0
+    for message in messages:
+        said += len(message.content) + len(message.reasoning or "")
+        for call in message.tool_calls:
+            said += len(call.arguments)
+    return said
 
 
 def trajectory_row(trajectory: Trajectory, line: bytes | None = None) -> dict[str, Any]:
@@ -36,7 +42,7 @@ def trajectory_row(trajectory: Trajectory, line: bytes | None = None) -> dict[st
 def turn_rows(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
     """Its rows of `turns`."""
     for n, turn in enumerate(trajectory.turns):
-        usage = turn.usage or Usage()
+        usage = turn.usage or _NO_USAGE
         yield {
             "trajectory_id": trajectory.id,
             "turn": n,

@@ -34,16 +34,18 @@ class Loaded:
 
 def load(text: bytes | str) -> Loaded:
     """The value of one JSON text. ValueError says in words why there is none that can be kept."""
+    value, good = _quick(text)
+    return Loaded(value) if good else _carefully(text)
+
+
+def _quick(text: bytes | str) -> tuple[Any, bool]:
+    """What orjson reads, and whether the standard library would have read the same."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return _carefully(text)
+        return None, False
     depth, greatest = _measure(value)
-    if greatest >= _BEYOND:
-        return _carefully(text)
-    if depth > MAX_DEPTH:
-        raise ValueError(_TOO_DEEP)
-    return Loaded(value)
+    return value, depth <= MAX_DEPTH and greatest < _BEYOND
 
 
 def _carefully(text: bytes | str) -> Loaded:
@@ -131,10 +133,11 @@ def _whole(value: Any) -> Any:
 
 def parse_object(text: str) -> Mapping[str, Any] | None:
     """The JSON object in `text`, or None if it holds none that can be kept as it is."""
-    if text.lstrip()[:1] != "{":
-        return None
-    try:
-        loaded = load(text)
-    except ValueError:
-        return None
-    return loaded.value if isinstance(loaded.value, dict) and not loaded.nulled else None
+    value, good = _quick(text)
+    if not good:
+        try:
+            loaded = _carefully(text)
+        except ValueError:
+            return None
+        value = None if loaded.nulled else loaded.value
+    return value if isinstance(value, dict) else None
