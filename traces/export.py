@@ -29,11 +29,12 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """One format to write. `values`: the JSON values of a run; `back`: the run read from them again, None if none is;
-    `in_folder`: whether a folder may hold a file per run.
+    """One format to write. `loses`: codes of `writers.lost.LOST` that a run may lose in it; `values`: its JSON values;
+    `back`: the run read from them again, None if none is; `in_folder`: whether a folder may hold a file per run.
     """
 
     title: str
+    loses: tuple[str, ...]
     values: Callable[[Trajectory], Iterable[dict[str, Any]]]
     back: Callable[[list[dict[str, Any]]], Trajectory | None]
     in_folder: bool
@@ -49,8 +50,10 @@ def _from_aiperf(values: list[dict[str, Any]]) -> Trajectory | None:
 
 
 WRITERS = {
-    "atif": Writer("ATIF 1.7, one document a run", lambda run: [atif.document(run)], _from_atif, True),
-    "aiperf": Writer("AIPerf mooncake_trace, one row a call", aiperf.rows, _from_aiperf, False),
+    "atif": Writer(
+        "ATIF 1.7, one document a run", atif.LOSES, lambda run: [atif.document(run)], _from_atif, in_folder=True
+    ),
+    "aiperf": Writer("AIPerf mooncake_trace, one row a call", aiperf.LOSES, aiperf.rows, _from_aiperf, in_folder=False),
 }
 
 

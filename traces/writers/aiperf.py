@@ -11,6 +11,25 @@ from typing import Any
 
 from ..trajectory import Message, Trajectory, Turn
 
+LOSES = (
+    "source",
+    "family",
+    "prefix",
+    "turns",
+    "words",
+    "reasoning",
+    "usage",
+    "times",
+    "prompt_ids",
+    "output_ids",
+    "model",
+    "label",
+    "probes",
+    "meta",
+    "losses",
+    "already_compacted",
+)
+
 
 def rows(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
     """The rows of one session, in order. A wait between calls is the time until the next row, in ms."""

@@ -19,6 +19,7 @@ from ..readers.clock import when
 from ..trajectory import Message, RecordedIds, ToolCall, Trajectory, Turn, Usage
 
 VERSION = "ATIF-v1.7"
+LOSES = ("prompt_ids",)
 # A prompt is written whole at every call. Beyond so many ids in one document they are left out.
 _MOST_PROMPT_IDS = 4_000_000
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvmill.traces.export import WRITERS
 from kvmill.traces.record import tool_call
 from kvmill.traces.trajectory import Label, Message, Probe, RecordedIds, Trajectory, Turn, Usage
 from kvmill.traces.writers.lost import LOST, lost
@@ -64,6 +65,11 @@ def test_every_change_is_told_by_its_name(code: str) -> None:
     assert code in lost(RUN, CHANGED[code])
     if code not in ("prefix", "turns"):
         assert lost(RUN, CHANGED[code]) == (code,)
+
+
+def test_every_writer_names_its_losses_as_they_are_counted() -> None:
+    for writer in WRITERS.values():
+        assert writer.loses == tuple(code for code in LOST if code in writer.loses)
 
 
 def test_nothing_is_lost_where_nothing_changed() -> None:
