@@ -9,7 +9,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_VERBS = ("read_traces", "run_replay", "results", "simulate", "plan", "validate", "select", "session")
+_VERBS = ("read_traces", "run_replay", "results", "recommend", "simulate", "plan", "validate", "select", "session")
 __all__ = ["__version__"]
 
 

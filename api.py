@@ -94,6 +94,31 @@ def results(run: str | None = None, *, by: str = "policy", store: Store | str | 
     return summary(_open(store), run, by)
 
 
+def recommend(
+    run: str | None = None,
+    *,
+    max_loss: float = 0.05,
+    max_latency: float = 0.10,
+    confidence: float = 0.95,
+    max_family_loss: float | None = None,
+    store: Store | str | Path | None = None,
+) -> dict[str, Any]:
+    """The policy with the smallest peak KV within the limits, as `kvmill recommend`; `policy` is None if undecided.
+
+    All limits are shares: of full's accuracy, of its median turn, of one family's accuracy. UserError without a run.
+    """
+    from .replay.recommend import recommend as decide
+
+    return decide(
+        _open(store),
+        run,
+        max_loss=max_loss,
+        max_latency=max_latency,
+        confidence=confidence,
+        max_family_loss=max_family_loss,
+    )
+
+
 def simulate(
     workload: str,
     model: str,

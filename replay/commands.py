@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..console import answer, guarded, table
-from ..errors import Incomplete, UserError
+from ..errors import Incomplete, NoAnswer, UserError
 
 if TYPE_CHECKING:
     from ..traces.store import Store
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     app.command()(policies)
     app.command()(replay)
     app.command()(results)
+    app.command()(recommend)
     app.command("inspect")(inspect_kept)
     app.command()(sql)
     app.command()(doctor)
@@ -124,6 +125,36 @@ def results(
     from ..traces.store import Store
 
     _show(Store.open(store), run, by, as_json)
+
+
+@guarded
+def recommend(
+    run: RunArgument = None,
+    max_loss: Annotated[float, typer.Option(help="Largest relative loss of full's accuracy, as 0.05.")] = 0.05,
+    max_latency: Annotated[float, typer.Option(help="Largest relative growth of the median turn, as 0.10.")] = 0.10,
+    confidence: Annotated[float, typer.Option(help="Of the statement about all policies together.")] = 0.95,
+    max_family_loss: Annotated[
+        float | None, typer.Option(help="Largest loss of any one family; the largest loss + 0.10 if not given.")
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The policy with the smallest peak KV whose loss and latency stay within the limits, or why none can be named."""
+    from ..traces.store import Store
+    from .recommend import recommend as decide
+    from .report import recommendation_text
+
+    found = decide(
+        Store.open(store),
+        run,
+        max_loss=max_loss,
+        max_latency=max_latency,
+        confidence=confidence,
+        max_family_loss=max_family_loss,
+    )
+    answer(found, as_json, lambda: recommendation_text(found))
+    if found["policy"] is None:
+        raise NoAnswer(found["reason"], "trajectories" if found["more_trajectories"] else "accuracy or latency")
 
 
 @guarded

@@ -167,3 +167,46 @@ def _difference(entry: Row) -> str:
         f"({100 * low:+.1f} to {100 * high:+.1f}), paired over {entry['difference_n']} trajectories, "
         f"sign-flip p = {entry['difference_p']:.2g}, {entry['difference_p_holm']:.2g} after Holm"
     )
+
+
+def recommendation_text(found: Row) -> str:
+    """The text of `kvmill recommend`: the policy or why there is none, then every candidate."""
+    lines = [f"{found['policy'] or 'no policy'}: {found['reason']}"]
+    if found["policy"]:
+        guarantee = {
+            "paired-interval": "by the paired differences, if these trajectories are like those to come",
+            "learn-then-test": "whatever the distribution of the trajectories (learn-then-test)",
+        }[found["guarantee"]]
+        lines.append(f"guarantee: {found['guarantee']}, {guarantee}; KV saved {_percent(found['kv_saved'])}")
+        worst = found["worst_family"]
+        if worst:
+            lines.append(f"worst family: {worst['family']}, loss {_percent(worst['loss'])} (n = {worst['n']})")
+        if found["latency"] is None:
+            lines.append("latency was not measured in this run, and nothing is claimed about it")
+    rows = [
+        {
+            "policy": candidate["policy"],
+            "n": candidate["n"],
+            "peak": _fixed(candidate["kv_tokens_peak"], 0),
+            "loss": _percent(candidate["loss"]),
+            "p": _fixed(candidate["p_paired"], 4),
+            "free": _fixed(candidate["p_betting"], 4),
+            "verdict": candidate["verdict"],
+        }
+        for candidate in found["candidates"]
+    ]
+    columns = {
+        "policy": "policy",
+        "n": "n",
+        "peak": "peak KV tokens",
+        "loss": "loss of accuracy",
+        "p": "p (paired)",
+        "free": "p (any distribution)",
+        "verdict": "verdict",
+    }
+    limits = found["limits"]
+    note = (
+        f"Measured with {found['model']}, run {found['run']}. p: that the loss exceeds {limits['max_loss']:.0%}, "
+        f"before Holm's correction; no family may lose more than {limits['max_family_loss']:.0%}"
+    )
+    return "\n".join([*lines, "", *([table(rows, columns)] if rows else []), note])

@@ -1,0 +1,232 @@
+"""The policy to use: the smallest peak KV whose loss and latency stay within the limits, or why there is none yet.
+
+A policy is acceptable if it is non-inferior to `full` (`noninferior`), at the asked confidence over all policies
+tested together (Holm), if no family of trajectories collapses, and if it is not slower than allowed where latency was
+measured. Accuracy means answers with a known truth; agreement with the uncompacted run is never taken for it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from ..errors import UserError
+from ..traces.store import Store
+from .noninferior import betting, by_draw, differences, needed, paired, unseen
+from .results import find_run
+from .statistics import FEW, difference, holm
+
+Guarantee = Literal["none", "paired-interval", "learn-then-test"]
+UNDECIDED = "its loss may exceed the limit"
+
+_SCORES = (
+    "SELECT policy, trajectory_id, any_value(family) AS family, sum(answer_accuracy * probes) / sum(probes) AS score, "
+    "avg(kv_tokens_peak) AS peak FROM cells WHERE run_id = $1 AND measure = 'quality' AND status = 'ok' "
+    "AND answer_accuracy IS NOT NULL AND probes > 0 GROUP BY ALL ORDER BY ALL"
+)
+_SIZES = "SELECT policy, count(*) FILTER (status <> 'ok') AS failed FROM cells WHERE run_id = $1 GROUP BY 1 ORDER BY 1"
+_TURNS = (
+    "SELECT policy, ttft_s + decode_s AS turn_s FROM turn_metrics "
+    "WHERE run_id = $1 AND measure = 'latency' AND turn > 0 AND ttft_s IS NOT NULL ORDER BY ALL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyLoss:
+    """Relative loss of one family, 1 − Σ policy / Σ full, and its interval (null for fewer than two trajectories)."""
+
+    family: str
+    loss: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One policy under test. `loss` is relative to `full`; `latency` the relative change of the median turn."""
+
+    policy: str
+    n: int
+    kv_tokens_peak: float
+    kv_saved: float
+    loss: float | None
+    p_paired: float
+    p_betting: float
+    latency: float | None
+    worst_family: FamilyLoss | None
+    needed: int | None
+    failed: int
+    verdict: str = ""
+
+
+def recommend(
+    store: Store,
+    run_id: str | None = None,
+    *,
+    max_loss: float = 0.05,
+    max_latency: float = 0.10,
+    confidence: float = 0.95,
+    max_family_loss: float | None = None,
+) -> dict[str, Any]:
+    """The object that `kvmill recommend --json` prints (DESIGN.md section 8).
+
+    No family may lose more than `max_family_loss`: max_loss + 0.10 unless given. UserError for limits that are none,
+    and without such a run.
+    """
+    _check(max_loss, max_latency, confidence)
+    limit = max_loss + 0.10 if max_family_loss is None else max_family_loss
+    info = find_run(store, run_id)
+    rows = store.query(_SCORES, [info.run_id]).to_pylist()
+    full = {row["trajectory_id"]: row for row in rows if row["policy"] == "full"}
+    medians = _medians(store, info.run_id)
+    failed = {row["policy"]: row["failed"] for row in store.query(_SIZES, [info.run_id]).to_pylist()}
+    others = [policy for policy in failed if policy != "full"]
+    candidates = [
+        _candidate(policy, [r for r in rows if r["policy"] == policy], full, medians, failed, max_loss, confidence)
+        for policy in others
+    ]
+    judged = _judged(candidates, max_latency, limit, confidence)
+    chosen = min((c for c, g in judged if g != "none"), key=lambda c: (c.kv_tokens_peak, c.policy), default=None)
+    guarantee = next((g for c, g in judged if c is chosen), "none")
+    listed = sorted((c for c, _ in judged), key=lambda c: (c.kv_tokens_peak, c.policy))
+    return {
+        "run": info.run_id,
+        "model": info.config.get("model"),
+        "policy": chosen.policy if chosen else None,
+        "reason": _reason(chosen, listed, full, max_loss, confidence),
+        "guarantee": guarantee,
+        "kv_saved": chosen.kv_saved if chosen else None,
+        "latency": chosen.latency if chosen else None,
+        "enough_trajectories": chosen is not None or all(c.n >= FEW and c.needed is None for c in listed),
+        "more_trajectories": None if chosen else _more(listed),
+        "worst_family": asdict(chosen.worst_family) if chosen and chosen.worst_family else None,
+        "unseen_failures": unseen(chosen.n, confidence) if chosen else None,
+        "limits": {
+            "max_loss": max_loss,
+            "max_latency": max_latency,
+            "max_family_loss": limit,
+            "confidence": confidence,
+        },
+        "candidates": [asdict(candidate) for candidate in listed],
+    }
+
+
+def _candidate(
+    policy: str,
+    mine: list[dict[str, Any]],
+    full: dict[str, dict[str, Any]],
+    medians: dict[str, float],
+    failed: dict[str, int],
+    max_loss: float,
+    confidence: float,
+) -> Candidate:
+    both = [row for row in mine if row["trajectory_id"] in full]
+    both = [both[i] for i in by_draw([row["trajectory_id"] for row in both])]
+    theirs = [full[row["trajectory_id"]] for row in both]
+    scores, reference = [row["score"] for row in both], [row["score"] for row in theirs]
+    d = differences(scores, reference, max_loss)
+    peak, whole = _mean([row["peak"] for row in both]), _mean([row["peak"] for row in theirs])
+    return Candidate(
+        policy,
+        len(both),
+        peak,
+        1 - peak / whole if whole else 0.0,
+        1 - sum(scores) / sum(reference) if sum(reference) else None,
+        paired(d),
+        betting(d, max_loss, confidence),
+        medians[policy] / medians["full"] - 1 if policy in medians and "full" in medians else None,
+        _worst(both, theirs),
+        needed(d, confidence),
+        failed.get(policy, 0),
+    )
+
+
+def _judged(
+    candidates: list[Candidate], max_latency: float, family_limit: float, confidence: float
+) -> list[tuple[Candidate, Guarantee]]:
+    """Each candidate with its verdict in words and the strongest guarantee that holds."""
+    level = 1 - confidence
+    out: list[tuple[Candidate, Guarantee]] = []
+    corrected = [holm([c.p_paired for c in candidates]), holm([c.p_betting for c in candidates])]
+    for c, p_paired, p_betting in zip(candidates, *corrected, strict=True):
+        guarantee: Guarantee = "none"
+        if c.failed:
+            verdict = f"{c.failed} cells failed"
+        elif c.n < FEW:
+            verdict = f"{c.n} trajectories with answers: fewer than {FEW} decide nothing"
+        elif c.latency is not None and c.latency > max_latency:
+            verdict = f"the median turn takes {c.latency:+.0%}, more than {max_latency:+.0%}"
+        elif c.worst_family and c.worst_family.loss > family_limit:
+            verdict = f"family {c.worst_family.family} loses {c.worst_family.loss:.0%}, more than {family_limit:.0%}"
+        elif min(p_paired, p_betting) > level:
+            verdict = UNDECIDED
+        else:
+            guarantee = "learn-then-test" if p_betting <= level else "paired-interval"
+            verdict = "within the limits"
+        out.append((replace(c, verdict=verdict), guarantee))
+    return out
+
+
+def _worst(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> FamilyLoss | None:
+    """The family with the largest loss; one in which `full` itself answers nothing has none to lose."""
+    found: list[FamilyLoss] = []
+    for family in sorted({row["family"] for row in mine}):
+        pairs = [(m["score"], f["score"]) for m, f in zip(mine, theirs, strict=True) if m["family"] == family]
+        scores, full = [m for m, _ in pairs], [f for _, f in pairs]
+        if sum(full) == 0:
+            continue
+        # Both as shares of the full score: 1 − ratio, with the bootstrap of the difference of means.
+        change, mean = difference(scores, full), sum(full) / len(full)
+        low, high = (None if end is None else -end / mean for end in (change.high, change.low))
+        found.append(FamilyLoss(family, 1 - sum(scores) / sum(full), low, high, len(pairs)))
+    return max(found, key=lambda f: f.loss, default=None)
+
+
+def _reason(
+    chosen: Candidate | None, listed: list[Candidate], full: dict[str, Any], max_loss: float, confidence: float
+) -> str:
+    if chosen:
+        spared = unseen(chosen.n, confidence)
+        return (
+            f"the smallest peak KV ({chosen.kv_tokens_peak:,.0f} tokens) whose loss is at most {max_loss:.0%} of "
+            f"full's accuracy at {confidence:.0%} confidence, {chosen.n} trajectories; that up to {spared:.0%} of "
+            "trajectories fail outright could have gone unseen"
+        )
+    if not listed:
+        return "the run has no policy but full"
+    if not full:
+        return "no answer in this run has a known truth: agreement with the uncompacted run is not accuracy"
+    more = _more(listed)
+    if more is not None:
+        return f"not enough trajectories: about {more} more would decide"
+    verdicts = sorted({c.verdict for c in listed})
+    return "no policy stays within the limits: " + "; ".join(verdicts)
+
+
+def _more(listed: list[Candidate]) -> int | None:
+    """How many more trajectories would show that some policy is good enough, if its figures stay what they are."""
+    undecided = [c for c in listed if not c.failed and (c.n < FEW or (c.needed and c.verdict == UNDECIDED))]
+    wanted = [max(FEW, c.needed or FEW) - c.n for c in undecided]
+    return max(1, min(wanted)) if wanted else None
+
+
+def _medians(store: Store, run_id: str) -> dict[str, float]:
+    turns: dict[str, list[float]] = {}
+    for row in store.query(_TURNS, [run_id]).to_pylist():
+        turns.setdefault(row["policy"], []).append(row["turn_s"])
+    return {policy: statistics.median(seconds) for policy, seconds in turns.items()}
+
+
+def _check(max_loss: float, max_latency: float, confidence: float) -> None:
+    if not 0 < max_loss < 1:
+        raise UserError(f"--max-loss {max_loss}: give a share between 0 and 1, as 0.05")
+    if not max_latency >= 0:
+        raise UserError(f"--max-latency {max_latency}: give 0 or more, as 0.10")
+    if not 0.5 <= confidence < 1:
+        raise UserError(f"--confidence {confidence}: give 0.5 or more and less than 1, as 0.95")
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
