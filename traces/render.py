@@ -14,9 +14,10 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from .rendered import missing, out_of_order, undescribed
 from .shield import Shield
 from .template import Abilities, TextTokenizer, Wire, abilities, join, schema_text, wire
-from .trajectory import Message, ToolCall, Trajectory
+from .trajectory import Message, ToolCall, Trajectory, Turn
 
 Kind = Literal["prefix", "assistant", "tool", "user"]
 _MARK = "kvq-last-message"
@@ -41,14 +42,17 @@ def render(trajectory: Trajectory, tokenizer: TextTokenizer, shield: Shield) -> 
     transcript = Transcript(tokenizer, shield, trajectory.tools)
     pieces = [transcript.begin(trajectory.prefix)]
     for turn, said in enumerate(trajectory.turns):
-        groups: list[tuple[Kind, tuple[Message, ...]]] = [
-            *(("user", (message,)) for message in said.user),
-            ("assistant", (said.assistant,)),
-            *([("tool", said.tools)] if said.tools else []),
-        ]
-        found = [transcript.add(kind, turn, messages) for kind, messages in groups]
-        pieces += [piece for piece in found if piece is not None]
+        pieces += [piece for group in groups(said) if (piece := transcript.add(group[0], turn, group[1])) is not None]
     return pieces, transcript.losses()
+
+
+def groups(turn: Turn) -> list[tuple[Kind, tuple[Message, ...]]]:
+    """The messages of a turn as they become segments: each user message, the assistant's, all results together."""
+    return [
+        *(("user", (message,)) for message in turn.user),
+        ("assistant", (turn.assistant,)),
+        *([("tool", turn.tools)] if turn.tools else []),
+    ]
 
 
 class Transcript:
@@ -58,6 +62,7 @@ class Transcript:
         self._able, self._hidden, self._schemas = abilities(tokenizer), _Hidden(shield), tuple(tools)
         self._losses: list[str] = []
         self._lost: Counter[str] = Counter()
+        self._calls: list[ToolCall] = []  # the last ones
         self._writer = _Writer(tokenizer, _tools(tools, self._able, shield, self._losses), self._able.repeats)
 
     def begin(self, messages: Sequence[Message]) -> Piece:
@@ -65,7 +70,9 @@ class Transcript:
         shown = [self._hidden.message(message) for message in messages]
         wires = _prefix(shown, self._schemas, self._able, self._hidden, self._losses)
         piece = Piece("prefix", 0, self._writer.start(wires))
-        self._lost += _lost(piece.head, shown, self._able)
+        self._lost += missing(piece.head, shown, self._able)
+        if self._able.schemas:
+            self._lost["schema_text_dropped"] += undescribed(piece.head, self._hidden.json(self._schemas))
         return piece
 
     def add(self, kind: Kind, turn: int, messages: Sequence[Message]) -> Piece | None:
@@ -74,7 +81,9 @@ class Transcript:
         wires = [wire(message, self._able, self._losses) for message in shown]
         wires = wires if self._able.tool_role else join(wires)
         head, body = self._writer.append(wires, generated=kind == "assistant")
-        self._lost += _lost(head + body, shown, self._able)
+        self._lost += missing(head + body, shown, self._able)
+        self._calls = [call for message in shown for call in message.tool_calls] or self._calls
+        self._lost["results_attributed_by_order"] += not self._able.ids and out_of_order(self._calls, shown)
         if not (head or body):
             return None
         return Piece(kind, turn, head, body, tuple(message.content for message in shown))
@@ -96,6 +105,10 @@ class Transcript:
         held = self.opening() + shown.content + self.closing()
         head, body = self._writer.append([wire(shown, self._able, self._losses)], generated=True)
         self._lost["reply_printed_otherwise"] += head + body != held
+
+    def whole(self) -> str:
+        """The template's text for all that was said, rendered at once: what a server without a session would hold."""
+        return self._writer.whole()
 
     def losses(self) -> tuple[str, ...]:
         """So far, by name: `code` or `code:COUNT`."""
@@ -148,6 +161,10 @@ class _Writer:
         """What the template puts before the model's own words."""
         return self._follow([], True, self._render(self._said, True))
 
+    def whole(self) -> str:
+        """All that was said, rendered at once."""
+        return self._render(self._said)
+
     def closing(self) -> str:
         """What the template puts after the model's own words, when they are the last message."""
         return self._render([*self._said, {"role": "assistant", "content": _MARK}]).rpartition(_MARK)[2]
@@ -192,9 +209,16 @@ class _Writer:
         marked = [*self._said[:-1], {**self._said[-1], "content": _MARK}]
         _, found, tail = self._render(marked).rpartition(_MARK)
         _, found_again, rest = self._render([*marked, *messages], prompt).rpartition(_MARK)
+        if found and found_again and not rest.startswith(tail):
+            # The last message of all may end with another control token than one that is followed.
+            tail, rest = self._past_control(tail), self._past_control(rest)
         if found and found_again and rest.startswith(tail):
             return rest[len(tail) :]
         return after[_shared(self._text, after) :]
+
+    def _past_control(self, text: str) -> str:
+        spelled = (self._tokenizer.token_text(index) for index in self._tokenizer.control_ids)
+        return text[max((len(word) for word in spelled if word and text.startswith(word)), default=0) :]
 
     def _render(self, messages: list[Wire], prompt: bool = False) -> str:
         return self._tokenizer.render(messages, self._tools, prompt)
@@ -202,7 +226,7 @@ class _Writer:
 
 class _Hidden:
     def __init__(self, shield: Shield) -> None:
-        self._hide = shield.hide
+        self._hide, self.json = shield.hide, shield.hide_json
 
     def message(self, message: Message) -> Message:
         calls = tuple(
@@ -240,25 +264,3 @@ def _shared(one: str, other: str) -> int:
     """Length of the common beginning."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-
-
-def _lost(text: str, messages: Any, able: Abilities) -> Counter[str]:
-    """Characters of content that the rendered text does not hold, by cause, and calls whose text changed."""
-    lost: Counter[str] = Counter()
-    at = 0
-    for message in messages:
-        found = text.find(message.content, at)
-        if found >= 0:
-            at = found + len(message.content)
-        elif (bare := message.content.strip()) and text.find(bare, at) >= 0:
-            at = text.find(bare, at) + len(bare)
-            lost["content_trimmed"] += len(message.content) - len(bare)
-        else:
-            lost["content_dropped"] += len(message.content)
-        if message.reasoning and message.reasoning.strip() not in text:
-            lost["reasoning_dropped"] += len(message.reasoning)
-        for call in message.tool_calls:
-            lost["arguments_reserialised"] += call.arguments not in text
-            if able.calls == "object" and call.name not in text:
-                lost["call_dropped"] += len(call.name) + len(call.arguments)
-    return lost

@@ -48,7 +48,7 @@ class TextTokenizer(Protocol):
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """`calls`: raw argument strings, argument objects, or only as text in the content; `schemas`: prints tools;
-    `repeats`: takes two user messages in a row.
+    `repeats`: takes two user messages in a row; `ids`: prints ids of calls, of which a model may know one form only.
     """
 
     system: bool
@@ -56,6 +56,7 @@ class Abilities:
     calls: Literal["raw", "object", "text"]
     schemas: bool
     repeats: bool
+    ids: bool = False
 
 
 @functools.lru_cache(maxsize=8)
@@ -84,6 +85,7 @@ def abilities(tokenizer: TextTokenizer) -> Abilities:
         calls=calls,
         schemas="kvq-schema" in printed,
         repeats="kvq-again" in again,
+        ids="kvqcall01" in answered,
     )
 
 
