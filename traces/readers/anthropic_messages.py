@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..chain import ONE_CALL
 from ..reading import Format, Reject
 from ..trajectory import Trajectory
 from .blocks import from_events, messages_of, split, tools_of, usage_of
@@ -82,7 +83,7 @@ def _read(record: Any) -> Trajectory:
         told=[*[None] * earlier, Told(usage)] if usage and answer else (),
         model=next((m["model"] for m in (response, request) if m and isinstance(m.get("model"), str)), None),
         already_compacted="already_compacted" in losses,
-        meta=({"one_call": True} if answer else {}) | ({"hosted_tools": hosted} if hosted else {}),
+        meta=({ONE_CALL: True} if answer else {}) | ({"hosted_tools": hosted} if hosted else {}),
     )
 
 

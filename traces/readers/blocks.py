@@ -129,16 +129,18 @@ def from_events(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Reject if the stream holds no message. Without its last event the message has no `stop_reason`.
     """
     message: dict[str, Any] | None = None
-    blocks: dict[Any, dict[str, Any]] = {}
+    blocks: dict[str, Mapping[str, Any]] = {}
+    deltas: dict[str, list[Mapping[str, Any]]] = {}
     for event in events:
         kind, delta = event.get("type"), event.get("delta")
         delta = delta if isinstance(delta, Mapping) else {}
         if kind == "message_start" and isinstance(event.get("message"), Mapping):
             message = dict(event["message"])
         elif kind == "content_block_start" and isinstance(event.get("content_block"), Mapping):
-            blocks[str(event.get("index"))] = dict(event["content_block"])
+            blocks[str(event.get("index"))] = event["content_block"]
         elif kind == "content_block_delta":
-            _grow(blocks.setdefault(str(event.get("index")), {"type": "text"}), delta)
+            blocks.setdefault(str(event.get("index")), {"type": "text"})
+            deltas.setdefault(str(event.get("index")), []).append(delta)
         elif kind == "message_delta" and message is not None:
             message["stop_reason"] = delta.get("stop_reason")
             usage, more = message.get("usage"), event.get("usage")
@@ -148,16 +150,15 @@ def from_events(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             raise Reject(f"the stream ends in an error: {event.get('error')}"[:200])
     if message is None:
         raise Reject("the stream holds no message")
-    return {**message, "content": [_whole(block) for block in blocks.values()]}
+    return {**message, "content": [_whole(block, deltas.get(index, [])) for index, block in blocks.items()]}
 
 
-def _grow(block: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    for name, key in (("text", "text"), ("thinking", "thinking"), ("partial_json", "json")):
-        if isinstance(delta.get(name), str):
-            before = block.get(key)
-            block[key] = (before if isinstance(before, str) else "") + delta[name]
-
-
-def _whole(block: dict[str, Any]) -> dict[str, Any]:
-    written = block.pop("json", "")
-    return {**block, "input": written} if written else block
+def _whole(block: Mapping[str, Any], deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A block with what was streamed of it; a call's input as the text that the model wrote."""
+    whole = dict(block)
+    for name, key in (("text", "text"), ("thinking", "thinking"), ("partial_json", "input")):
+        pieces = [delta[name] for delta in deltas if isinstance(delta.get(name), str)]
+        if any(pieces):
+            begun = whole.get(key)
+            whole[key] = "".join([begun if isinstance(begun, str) else "", *pieces])
+    return whole

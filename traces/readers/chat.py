@@ -179,21 +179,21 @@ def turns_of(messages: Sequence[Message], losses: set[str]) -> tuple[Turn, ...]:
     """The turns of what follows the prefix. Reject if the assistant says nothing in it."""
     if not any(message.role == "assistant" for message in messages):
         raise Reject("no assistant message to replay")
-    turns: list[Turn] = []
+    said: list[tuple[Message, list[Message], list[Message]]] = []
     waiting: list[Message] = []
     for message in messages:
         if message.role == "assistant":
-            turns.append(Turn(message, user=tuple(waiting)))
+            said.append((message, [], waiting))
             waiting = []
-        elif message.role == "tool" and turns:
+        elif message.role == "tool" and said:
             if waiting:
                 losses.add("results_out_of_order")
-            last = turns[-1]
-            turns[-1] = Turn(last.assistant, (*last.tools, message), last.user)
+            said[-1][1].append(message)
         else:
             waiting.append(message)
     if waiting:
         losses.add("trailing_user_dropped")
+    turns = [Turn(assistant, tuple(tools), tuple(user)) for assistant, tools, user in said]
     for turn in turns:
         calls, results = unmatched(turn)
         if calls:

@@ -18,7 +18,7 @@ from ..reading import Bad, Format, Item, Record, Reject, Source
 from ..trajectory import Trajectory
 from .chat import told_of, trajectory_of
 from .claude_code_talk import chat_of, is_synthetic
-from .claude_code_tree import Line, branches, preserved
+from .claude_code_tree import Line, branches, kept_by
 
 NAME = "claude-code"
 _SILENT = (
@@ -30,6 +30,7 @@ _SILENT = (
     "agent-name",
     "last-prompt",
 )
+_MOST_CUTS = 1000
 _CONTINUED = "This session is being continued from a previous conversation"
 
 
@@ -59,6 +60,7 @@ def _session(records: Iterator[Record | Bad], parent: str | None) -> Iterator[It
     threads: dict[str | None, list[Line]] = {}
     seen: set[str] = set()
     first: Record | None = None
+    cuts = 0
     for found in records:
         if isinstance(found, Bad):
             yield passed_on(found)
@@ -68,6 +70,10 @@ def _session(records: Iterator[Record | Bad], parent: str | None) -> Iterator[It
             yield refused(found, line)
         elif line is not None and line.uuid not in seen:  # a resumed session repeats lines
             seen.add(line.uuid)
+            cuts += line.compacts
+            if line.compacts and cuts > _MOST_CUTS:
+                yield refused(found, f"the session was compacted {_MOST_CUTS} times before: it is not cut here")
+                continue
             first = first or found
             threads.setdefault(_thread(line), []).append(line)
     if first is not None and not any(line.kind == "assistant" for lines in threads.values() for line in lines):
@@ -120,22 +126,27 @@ def _thread(line: Line) -> str | None:
 
 def _runs(branch: Sequence[Line], dropped: int, agent: str | None, parent: str | None) -> Iterator[Item]:
     """A branch cut where the context was compacted."""
-    parts: list[list[Line]] = [[]]
-    boundaries: list[Line | None] = [None]
-    for line in branch:
-        if line.compacts:
-            parts.append([])
-            boundaries.append(line)
-        elif line.speaks or line.kind == "hidden":
-            parts[-1].append(line)
-    for part, (lines, boundary) in enumerate(zip(parts, boundaries, strict=True)):
-        if not any(line.kind == "assistant" for line in lines):
+    spoken: list[Line] = []
+    places: dict[str | None, int] = {}
+    lines: list[Line] = []
+    kept: list[Line] = []
+    part = 0
+    for line in [*branch, None]:
+        if line is not None and not line.compacts:
+            if line.speaks or line.kind == "hidden":
+                lines.append(line)
             continue
-        kept = preserved(boundary, branch) if boundary else []
-        try:
-            yield Item(lines[0].place, _run(lines, kept, part, dropped if part == 0 else 0, agent, parent))
-        except Reject as error:
-            yield Item(lines[0].place, None, str(error), excerpt(lines[0].value))
+        if any(each.kind == "assistant" for each in lines):
+            try:
+                yield Item(lines[0].place, _run(lines, kept, part, 0 if part else dropped, agent, parent))
+            except Reject as error:
+                yield Item(lines[0].place, None, str(error), excerpt(lines[0].value))
+        for each in lines:
+            if each.speaks:
+                places[each.uuid] = len(spoken)
+                spoken.append(each)
+        kept = kept_by(line).of(spoken, places) if line else []
+        lines, part = [], part + 1
 
 
 def _run(

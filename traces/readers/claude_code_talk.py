@@ -7,6 +7,7 @@ lines may hold a placeholder of 1.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,12 +59,12 @@ def _grouped(lines: Sequence[Line]) -> list[list[Line]]:
 
 def _blocks(answer: Sequence[Line]) -> list[Any]:
     """The blocks of all lines of an answer; one that a later line repeats is taken once."""
-    blocks: list[Any] = []
+    blocks: dict[str, Any] = {}
     for line in answer:
         content = line.message.get("content")
-        new = content if isinstance(content, list) else [{"type": "text", "text": content}]
-        blocks += [block for block in new if block not in blocks]
-    return blocks
+        for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+            blocks.setdefault(json.dumps(block, sort_keys=True), block)
+    return list(blocks.values())
 
 
 def _usage(raw: Sequence[Any], losses: set[str]) -> Usage | None:

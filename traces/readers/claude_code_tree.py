@@ -69,15 +69,16 @@ def _parents(lines: Sequence[Line]) -> dict[str, str | None]:
     compaction follows it even where it names a message that was kept.
     """
     parents: dict[str, str | None] = {}
-    kept: set[str | None] = set()
-    before: str | None = None
+    places: dict[str | None, int] = {}
+    kept, before = Kept(), None
     for line in lines:
         parent = line.parent
         if line.compacts:
-            kept = {each.uuid for each in preserved(line, lines)}
-            parent = parent or before
-        elif parent in kept:
+            kept, parent = kept_by(line), parent or before
+        elif kept.holds(parent, places):
             parent = before
+        if line.speaks:
+            places[line.uuid] = len(places)
         parents[line.uuid] = parent if parent is None or parent in parents else before
         before = line.uuid
     return parents
@@ -111,17 +112,36 @@ def _last(tree: Sequence[Line], parents: Mapping[str, str | None]) -> tuple[list
     return [line for line in tree if line.uuid in taken], dropped
 
 
-def preserved(boundary: Line, lines: Sequence[Line]) -> list[Line]:
-    """The lines before a compaction that stayed in the context after it: by name, or from a head to a tail."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The lines that stayed in the context after a compaction: by name, or from a head to a tail."""
+
+    names: frozenset[str] = frozenset()
+    head: str | None = None
+    tail: str | None = None
+
+    def holds(self, uuid: str | None, places: Mapping[str | None, int]) -> bool:
+        """Whether a line stayed; `places` numbers the lines that spoke."""
+        first, place, last = places.get(self.head), places.get(uuid), places.get(self.tail)
+        within = first is not None and place is not None and last is not None and first <= place <= last
+        return uuid in self.names or within
+
+    def of(self, spoken: Sequence[Line], places: Mapping[str | None, int]) -> list[Line]:
+        """The lines that stayed of those that spoke before the compaction; `places` numbers these."""
+        named = sorted(places[uuid] for uuid in self.names if uuid in places)
+        first, last = places.get(self.head), places.get(self.tail)
+        if named or first is None or last is None:
+            return [spoken[place] for place in named]
+        return list(spoken[first : last + 1])
+
+
+def kept_by(boundary: Line) -> Kept:
+    """What a compaction's line says of the messages that it kept."""
     made = boundary.value.get("compactMetadata")
     made = made if isinstance(made, Mapping) else {}
     listing, span = made.get("preservedMessages"), made.get("preservedSegment")
-    before = [line for line in lines if line.place < boundary.place and line.speaks]
     if isinstance(listing, Mapping):
-        named = {str(uuid) for uuid in listed(listing.get("uuids"))}
-        return [line for line in before if line.uuid in named]
+        return Kept(frozenset(map(str, listed(listing.get("uuids")))))
     if isinstance(span, Mapping):
-        places = {line.uuid: n for n, line in enumerate(before)}
-        head, tail = places.get(str(span.get("headUuid"))), places.get(str(span.get("tailUuid")))
-        return before[head : tail + 1] if head is not None and tail is not None else []
-    return []
+        return Kept(head=str(span.get("headUuid")), tail=str(span.get("tailUuid")))
+    return Kept()

@@ -71,6 +71,7 @@ class _Rollout:
         self._begun: Record | None = None
         self._said = Conversation(self._losses)
         self._kept = self._part = 0
+        self._asked: list[int] = []  # places of what a person said
         self._total: Any = None
 
     def take(self, found: Record) -> Mapping[str, Any] | None:
@@ -97,6 +98,8 @@ class _Rollout:
             self._model = self._model or (model if isinstance(model, str) and model else None)
         elif kind == "response_item":
             self._said.add(payload, at=when(line.get("timestamp")))
+            if _is_asked(self._said.messages) and self._asked[-1:] != [len(self._said.messages) - 1]:
+                self._asked.append(len(self._said.messages) - 1)
         elif kind == "event_msg":
             self._event(payload)
         return payload if kind == "compacted" else None
@@ -132,7 +135,7 @@ class _Rollout:
         last = info.get("last_token_usage")
         usage = usage_of(last if isinstance(last, Mapping) and last else _difference(total, self._total))
         self._total = total
-        answer = next((m for m in reversed(self._said.messages[self._kept :]) if m["role"] == "assistant"), None)
+        answer = self._said.answer
         if answer is None or answer.get("usage") is not None:
             self._losses.add("missing_calls")  # counted, but nothing of it is recorded (a summary, a retry)
         else:
@@ -140,10 +143,11 @@ class _Rollout:
         self._said.close()
 
     def _roll_back(self, turns: Any) -> None:
-        asked = [n for n, message in enumerate(self._said.messages) if n >= self._kept and _is_asked(message)]
-        if type(turns) is int and 0 < turns <= len(asked):
-            del self._said.messages[asked[-turns] :]
+        if type(turns) is int and 0 < turns <= len(self._asked):
+            del self._said.messages[self._asked[-turns] :]
+            del self._asked[-turns:]
             self._said.close()
+            self._said.answer = None
             self._losses.add("branches_dropped")
 
     def cut(self, last: bool = False) -> Iterator[Item]:
@@ -160,13 +164,14 @@ class _Rollout:
         """Begin anew with the history that a compaction left, or with its summary where that is not recorded."""
         self._losses |= {"already_compacted", "missing_calls"}
         self._part += 1
-        self._said = Conversation(self._losses)
+        self._said, self._asked = Conversation(self._losses), []
         history, summary = compacted.get("replacement_history"), compacted.get("message")
         if isinstance(history, list):
             self._said.extend(item for item in history if isinstance(item, Mapping))
         elif isinstance(summary, str) and summary:
             self._said.add({"role": "user", "content": summary})
         self._said.close()
+        self._said.answer = None
         self._kept = len(self._said.messages)
 
     def _trajectory(self) -> Trajectory:
@@ -195,9 +200,10 @@ def _difference(total: Mapping[str, Any], before: Any) -> dict[str, Any]:
     }
 
 
-def _is_asked(message: Mapping[str, Any]) -> bool:
-    """Whether a person said it: what the program adds stands in tags."""
-    return message["role"] == "user" and not text_of(message.get("content"), set()).lstrip().startswith("<")
+def _is_asked(messages: list[dict[str, Any]]) -> bool:
+    """Whether a person said the last message: what the program adds stands in tags."""
+    last = messages[-1] if messages else {"role": None}
+    return last["role"] == "user" and not text_of(last.get("content"), set()).lstrip().startswith("<")
 
 
 FORMAT = Format(

@@ -88,11 +88,10 @@ class _Session:
                     self._messages[str(message.get("id", place))] = message
 
     def _rewind(self, id: str) -> None:
-        names = list(self._messages)
-        kept = names[: names.index(id)] if id in names else []
-        if len(kept) < len(names):
+        if self._messages:
             self._losses.add("branches_dropped")
-        self._messages = {name: self._messages[name] for name in kept}
+        while self._messages and self._messages.popitem()[0] != id:
+            pass
 
     def end(self) -> Iterator[Item]:
         """The session as a run."""

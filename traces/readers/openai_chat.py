@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..chain import ONE_CALL
 from ..reading import Format, Reject
 from ..trajectory import Trajectory, Usage
 from .chat import has_blocks, is_messages, listed, tools_of, trajectory_of
@@ -64,7 +65,8 @@ def read(record: Any) -> Trajectory:
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Reject("no messages")
-    answer = _answer(response)
+    losses: set[str] = set()
+    answer = _answer(response, losses)
     if response is not None and answer is None:
         raise Reject("the response holds no message")
     family = record.get("family")
@@ -72,8 +74,9 @@ def read(record: Any) -> Trajectory:
         NAME,
         family if isinstance(family, str) and family else "chat",
         [*messages, answer] if answer is not None else messages,
+        losses=losses,
         tools=tools_of(request.get("tools") or request.get("functions") or record.get("tools")),
-        meta={} if answer is None else {"one_call": True},
+        meta={} if answer is None else {ONE_CALL: True},
         model=next((m["model"] for m in (response, request, record) if m and isinstance(m.get("model"), str)), None),
     )
     usage = usage_of(response.get("usage")) if response else None
@@ -97,12 +100,14 @@ def _response(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return record if "choices" in record else None
 
 
-def _answer(response: Mapping[str, Any] | None) -> Any:
+def _answer(response: Mapping[str, Any] | None, losses: set[str]) -> Any:
     if response is None:
         return None
     choices = response.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
         message = choices[0].get("message")
+        if len(choices) > 1:
+            losses.add(f"branches_dropped:{len(choices) - 1}")
     else:
         message = response.get("message", response if "role" in response else None)
     return {"role": "assistant", **message} if isinstance(message, Mapping) else None
@@ -110,8 +115,8 @@ def _answer(response: Mapping[str, Any] | None) -> Any:
 
 def _from_chunks(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The response that was streamed in these chunks: texts are joined, calls by their index."""
-    said: dict[str, str] = {}
-    calls: dict[Any, dict[str, Any]] = {}
+    said: dict[str, list[str]] = {}
+    calls: dict[str, dict[str, list[str]]] = {}
     response: dict[str, Any] = {}
     for chunk in chunks:
         response |= {key: chunk[key] for key in ("model", "usage") if chunk.get(key)}
@@ -121,23 +126,28 @@ def _from_chunks(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 continue
             for key in ("content", "reasoning_content", "reasoning", "refusal"):
                 if isinstance(delta.get(key), str):
-                    said[key] = said.get(key, "") + delta[key]
-            for call in listed(delta.get("tool_calls")):
-                _add_call(calls, call)
+                    said.setdefault(key, []).append(delta[key])
+            for piece in listed(delta.get("tool_calls")):
+                if isinstance(piece, Mapping):
+                    _add_piece(calls.setdefault(str(piece.get("index")), {}), piece)
     if said or calls:
-        response["message"] = {**said, "role": "assistant", "tool_calls": list(calls.values())}
+        texts = {key: "".join(pieces) for key, pieces in said.items()}
+        response["message"] = {**texts, "role": "assistant", "tool_calls": list(map(_call_of, calls.values()))}
     return response
 
 
-def _add_call(calls: dict[Any, dict[str, Any]], piece: Any) -> None:
-    function = piece.get("function") if isinstance(piece, Mapping) else None
-    if not isinstance(function, Mapping):
-        return
-    call = calls.setdefault(str(piece.get("index")), {"id": None, "function": {"name": "", "arguments": ""}})
-    call["id"] = call["id"] or piece.get("id")
-    for key in ("name", "arguments"):
-        if isinstance(function.get(key), str):
-            call["function"][key] += function[key]
+def _add_piece(call: dict[str, list[str]], piece: Mapping[str, Any]) -> None:
+    function = piece.get("function")
+    named = {**(function if isinstance(function, Mapping) else {}), "id": piece.get("id")}
+    for key in ("id", "name", "arguments"):
+        if isinstance(named.get(key), str):
+            call.setdefault(key, []).append(named[key])
+
+
+def _call_of(pieces: Mapping[str, list[str]]) -> dict[str, Any]:
+    # Some servers repeat the id and the name in every chunk; only arguments come in pieces.
+    id, name = (next(iter(pieces.get(key, [])), None) for key in ("id", "name"))
+    return {"id": id, "function": {"name": name, "arguments": "".join(pieces.get("arguments", []))}}
 
 
 def usage_of(raw: Any) -> Usage | None:

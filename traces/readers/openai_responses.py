@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..chain import ONE_CALL
 from ..reading import Format, Reject
 from ..trajectory import Trajectory
 from .chat import listed, trajectory_of
@@ -70,7 +71,7 @@ def read(record: Any) -> Trajectory:
         losses=losses,
         model=next((m["model"] for m in (response, request) if isinstance(m.get("model"), str)), None),
         already_compacted="already_compacted" in losses,
-        meta=({"one_call": True} if answered else {}) | ({"hosted_tools": hosted} if hosted else {}),
+        meta=({ONE_CALL: True} if answered else {}) | ({"hosted_tools": hosted} if hosted else {}),
     )
     usage = usage_of(response.get("usage"))
     if usage is None or not answered:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..chain import CLOCK_DIGITS, ONE_CALL, START
 from ..items import each, excerpt, passed_on, refused
 from ..reading import Bad, Format, Item, Record, Reject, Source
 from ..trajectory import Trajectory, Usage
@@ -23,9 +24,10 @@ from .atif_metrics import Recorded
 from .chat import Told, listed, told_of, tools_of, trajectory_of
 from .counts import count, finite
 from .openai_chat import usage_of
-from .openhands_events import Said, chat_of, condensed, is_event, said_by
+from .openhands_events import Said, chat_of, condensed, is_condensation, is_event, said_by
 
 NAME = "openhands"
+_MOST_CUTS = 1000
 
 
 def sniff(record: Any) -> bool:
@@ -107,6 +109,7 @@ class _Run:
         self._begun: Record | None = None
         self._kept = self._part = 0
         self._ids = Recorded()
+        self._answer = -1  # the place of the last answer in the view
 
     def take(self, found: Record) -> Iterator[Item]:
         """One more event; what it makes of the run so far if it cuts it."""
@@ -117,10 +120,14 @@ class _Run:
         if found.repaired:
             self._losses.add("invalid_characters")
         event = found.value
-        after = condensed(self._view, event)
-        if after is not None:
-            yield from self._cut()
-            self._view, self._kept, self._ids = after, len(after), Recorded()
+        if is_condensation(event):
+            if self._part == _MOST_CUTS:
+                yield refused(found, f"the run was condensed {_MOST_CUTS} times before: it is not cut here")
+                return
+            if self._answer >= self._kept:
+                yield from self._cut()
+            self._view = condensed(self._view, event)
+            self._kept, self._answer, self._ids = len(self._view), -1, Recorded()
             self._part += 1
             self._losses |= {"already_compacted", "missing_calls"}
         elif event.get("kind") == "TokenEvent":
@@ -130,14 +137,14 @@ class _Run:
             self._model = self._model or _model_of(event)
             said = said_by(event, self._losses)
             if said is not None:
+                self._answer = len(self._view) if said.message["role"] == "assistant" else self._answer
                 self._view.append(said)
 
     def end(self) -> Iterator[Item]:
         """What is left when the file ends."""
         if self._begun is None:
             return
-        answered = any(said.message["role"] == "assistant" for said in self._view[self._kept :])
-        if answered or not self._part:
+        if self._answer >= self._kept or not self._part:
             yield from self._cut()
 
     def _cut(self) -> Iterator[Item]:
@@ -167,12 +174,10 @@ class _Run:
 
     def _take_ids(self, event: Mapping[str, Any]) -> None:
         """Ids of the last answer, which they follow."""
-        place = next(
-            (n for n in reversed(range(len(self._view))) if self._view[n].message["role"] == "assistant"), None
-        )
         ids = self._ids.take({**event, "completion_token_ids": event.get("response_token_ids")})
-        if place is not None and place >= self._kept and ids is not None:
-            self._view[place] = replace(self._view[place], message={**self._view[place].message, "ids": ids})
+        if self._answer >= self._kept and ids is not None:
+            said = self._view[self._answer]
+            self._view[self._answer] = replace(said, message={**said.message, "ids": ids})
 
 
 def _schemas(event: Mapping[str, Any]) -> list[Any]:
@@ -222,16 +227,17 @@ def _logged(record: Any) -> Trajectory:
     if not isinstance(response, Mapping) or not isinstance(answer, Mapping):
         raise Reject("the response holds no message")
     asked = sum(isinstance(m, Mapping) and m.get("role") == "assistant" for m in messages)
-    model = response.get("model")
+    model, took, ended = response.get("model"), finite(record.get("latency_sec")), finite(record.get("timestamp"))
+    began = None if took is None or ended is None else round(ended - took, CLOCK_DIGITS)
     return trajectory_of(
         NAME,
         NAME,
         [*messages, {"role": "assistant", **answer}],
         tools=tools_of(record.get("tools")),
         losses=losses,
-        told=[*[None] * asked, Told(usage_of(response.get("usage")), duration_s=finite(record.get("latency_sec")))],
+        told=[*[None] * asked, Told(usage_of(response.get("usage")), began, took)],
         model=model if isinstance(model, str) and model else None,
-        meta={"one_call": True},
+        meta={ONE_CALL: True} | ({} if began is None else {START: began}),
     )
 
 

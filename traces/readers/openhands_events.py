@@ -170,14 +170,16 @@ def chat_of(said: Sequence[Said], usage: Mapping[str, Usage], losses: set[str]) 
     return messages
 
 
-def condensed(view: Sequence[Said], event: Mapping[str, Any]) -> list[Said] | None:
-    """What the model sees after a condensation: what is not forgotten, and the summary at its place.
+def is_condensation(event: Mapping[str, Any]) -> bool:
+    """Whether an event forgets others."""
+    if event.get("action") == "condensation":
+        return isinstance(event.get("args"), Mapping)
+    return event.get("kind") == "Condensation"
 
-    None if the event is no condensation.
-    """
-    args = event.get("args") if event.get("action") == "condensation" else event
-    if (event.get("action") != "condensation" and event.get("kind") != "Condensation") or not isinstance(args, Mapping):
-        return None
+
+def condensed(view: Sequence[Said], event: Mapping[str, Any]) -> list[Said]:
+    """What the model sees after a condensation: what is not forgotten, and the summary at its place."""
+    args = event["args"] if event.get("action") == "condensation" else event
     forgotten = {str(id) for id in listed(args.get("forgotten_event_ids"))}
     first, last = args.get("forgotten_events_start_id"), args.get("forgotten_events_end_id")
     kept = [s for s in view if s.event not in forgotten and not _between(s.event, first, last)]

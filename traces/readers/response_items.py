@@ -56,6 +56,7 @@ class Conversation:
     def __init__(self, losses: set[str]) -> None:
         self.messages: list[dict[str, Any]] = []
         self.losses = losses
+        self.answer: dict[str, Any] | None = None  # the last one
         self._open = False
 
     def extend(self, items: Iterable[Any], **values: Any) -> None:
@@ -103,7 +104,8 @@ class Conversation:
 
     def _assistant(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if not self._open:
-            self.messages.append({"role": "assistant", "content": [], "reasoning": [], "tool_calls": []})
+            self.answer = {"role": "assistant", "content": [], "reasoning": [], "tool_calls": []}
+            self.messages.append(self.answer)
             self._open = True
         self.messages[-1].update(values)
         return self.messages[-1]
