@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sources import items
 
 from kvmill.traces import checks, formats
-from kvmill.traces.readers.mooncake import read, sniff
+from kvmill.traces.readers.mooncake import FORMAT, read, sniff
 from kvmill.traces.reading import Reject
+from kvmill.traces.trajectory import Request
 
 ROW: dict[str, Any] = {
     "timestamp": 3000,
@@ -71,3 +73,24 @@ def test_the_real_log_reads_whole_and_its_blocks_fit(shared_data: Path) -> None:
     assert not any(checks.request_findings(request) for request in requests)
     assert sum(r.input_tokens for r in requests) == sum(row["input_length"] for row in rows)
     assert requests[-1].arrival_s == rows[-1]["timestamp"] / 1000
+
+
+def test_sessions_of_aiperf_wait_for_the_request_before() -> None:
+    first = ROW | {"session_id": "s"}
+    later = {"session_id": "s", "delay": 250, "input_length": 600, "output_length": 1}
+    alone = {"session_id": "t", "delay": 250, "input_length": 600, "output_length": 1}
+    assert formats.detect([first, later], "f").name == "mooncake"
+    made = items(FORMAT, [first, later, ROW, alone])
+    requests = [item.value for item in made if isinstance(item.value, Request)]
+    assert [(r.session, r.turn, r.arrival_s, r.tool_wait_s) for r in requests] == [
+        ("s", 0, 3.0, None),
+        ("s", 1, 3.25, 0.25),
+        (None, None, 3.0, None),
+    ]
+    assert "neither a timestamp, nor a delay" in made[3].reason
+
+
+def test_a_number_of_blocks_that_does_not_fit_is_found_in_a_log() -> None:  # bug 27
+    rows = [ROW | {"input_length": 20, "hash_ids": [1, 2]}, ROW | {"input_length": 513, "hash_ids": [1, 2]}]
+    found = [finding.code for row in rows for finding in checks.request_findings(read(row))]
+    assert found == ["block_count_differs"]
