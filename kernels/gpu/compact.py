@@ -18,14 +18,14 @@ import triton.language as tl
 from torch import Tensor
 
 from ..stacks import Stack, as_layers, front
-from .blocks import on_device
+from .blocks import on_device, slots
 
 WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 TILE_BYTES = 8192
 """Of keys and of values each, per program of four warps: every thread has eight 16-byte loads in flight."""
 SLICE_BYTES, MIN_SLICE_BYTES = 128, 32
 """A forward copy runs along a head in order: heads are cut into slices, so that enough programs run side by side."""
-FORWARD_BYTES, FORWARD_PROGRAMS = 16384, 256
+FORWARD_BYTES = 16384
 
 
 @triton.jit
@@ -206,7 +206,7 @@ def compact_kv(
     if in_place:
         _copy_forward(k, v, index, lengths, k.first.shape[1])
         return front(keys, keep), front(values, keep)
-    new = [x.first.new_empty(layers, heads, keep, x.first.shape[-1]) for x in (k, v)]
+    new = [as_layers(x, 3)[0].new_empty(layers, heads, keep, as_layers(x, 3)[0].shape[-1]) for x in (keys, values)]
     width = triton.next_power_of_2(max(1, k.first.shape[-1], v.first.shape[-1]))
     rows = max(1, TILE_BYTES // (width * k.first.element_size()))
     if index.numel():
@@ -214,7 +214,7 @@ def compact_kv(
             _gather_kernel[(triton.cdiv(keep, rows), layers * heads)](
                 k.first,
                 v.first,
-                *new,
+                *(x.view(k.first.dtype) for x in new),
                 k.offsets,
                 v.offsets,
                 index,
@@ -274,8 +274,8 @@ def _place(stack: Stack, dims: int) -> Place:
 
 def _as_given(stack: Stack, new: Tensor) -> Stack:
     if not isinstance(stack, Tensor):
-        return list(new.view(stack[0].dtype).unbind(0))
-    return new.view(stack.dtype) if stack.dim() == new.dim() else new[0].view(stack.dtype)
+        return list(new.unbind(0))
+    return new if stack.dim() == new.dim() else new[0]
 
 
 def _copy_forward(
@@ -284,7 +284,7 @@ def _copy_forward(
     layers, heads, keep = lists.shape
     dims, size = (k.first.shape[-1], v.first.shape[-1]), k.first.element_size()
     cut = SLICE_BYTES
-    while cut > MIN_SLICE_BYTES and layers * heads * sum(dims) * size // cut < FORWARD_PROGRAMS:
+    while cut > MIN_SLICE_BYTES and layers * heads * sum(dims) * size // cut < slots(k.first, 2):
         cut //= 2
     width = cut // size
     slices = [triton.cdiv(dim, width) for dim in dims]

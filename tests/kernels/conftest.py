@@ -33,7 +33,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def made(*args: object, **kwargs: object) -> Tensor:
             out = make(*args, **kwargs)
-            return out.fill_(float("nan")) if out.is_floating_point() else out.fill_(-(2**30))
+            return out.fill_(float("nan") if out.is_floating_point() else torch.iinfo(out.dtype).min)
 
         return made
 
