@@ -1,7 +1,8 @@
 """Trajectories as AIPerf's `mooncake_trace` (ai-dynamo/aiperf, docs/benchmark-modes/trace-replay.md): a row per call.
 
 Every row holds the whole conversation before its call, so that the recorded replies are replayed and not live ones.
-The file grows with the square of a run's length. The reply to the last call has no place in the format.
+The file grows with the square of a run's length. The reply to the last call has no place in the format. The models of
+aiperf 0.13.0 accept what is written here.
 """
 
 from __future__ import annotations

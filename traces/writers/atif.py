@@ -1,7 +1,8 @@
 """Trajectories as ATIF 1.7 documents (RFC 0001 of harbor-framework/harbor): one JSON object a run.
 
 What the format has no field for stands under `extra.kvmill`, where its rules allow it: other programs pass over it,
-and `readers/atif.py` gives back the trajectory that was written.
+and `readers/atif.py` gives back the trajectory that was written. The models of nvidia-nat-atif 1.9.0, which derive from
+Harbor's, accept what is written here.
 """
 
 from __future__ import annotations

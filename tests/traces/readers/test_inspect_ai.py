@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from sources import items
 
 from kvmill.traces import checks, formats
+from kvmill.traces.files import read_file
 from kvmill.traces.readers import inspect_events
 from kvmill.traces.readers.inspect_ai import FORMAT, sniff
 from kvmill.traces.readers.inspect_events import usage_of
@@ -204,6 +206,18 @@ def test_no_version_number_is_a_gate(version: int) -> None:  # bug 16
 def test_samples_of_a_cancelled_log_are_read_and_marked_unless_they_were_judged() -> None:
     cancelled = {**LOG, "status": "cancelled", "samples": [SAMPLE, {**SAMPLE, "scores": None}]}
     assert ["interrupted" in run.losses for run in read([cancelled])] == [False, True]
+
+
+def test_a_number_that_is_none_costs_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    scores = {"f1": {"value": math.nan}, "includes": {"value": 0.5}}
+    log = {**LOG, "results": {"metrics": [math.nan, math.inf]}, "samples": [{**SAMPLE, "scores": scores}]}
+    path.write_text(json.dumps(log))
+    found, made, _ = read_file(path)
+    (item,) = made
+    assert found.name == "inspect-ai"
+    assert isinstance(item.value, Trajectory)
+    assert item.value.meta["scores"] == {"includes": 0.5}
 
 
 def test_small_files_that_unfold_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
