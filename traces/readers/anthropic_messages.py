@@ -14,7 +14,7 @@ from ..reading import Format, Reject
 from ..trajectory import Trajectory
 from .blocks import from_events, messages_of, split, tools_of, usage_of
 from .chat import Told, has_blocks, is_messages, listed, text_of, trajectory_of
-from .http import body_of, events_of
+from .http import ALONE, STREAMED, body_of, events_of
 
 NAME = "anthropic-messages"
 _OWN = ("system", "anthropic_version", "anthropic_beta")
@@ -56,7 +56,7 @@ def _read(record: Any) -> Trajectory:
             )
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Reject("a response without its request: there is no prompt to replay" if response else "no messages")
+        raise Reject(ALONE if response else "no messages")
     losses: set[str] = set()
     said = [{"role": "system", "content": request["system"]}] if request.get("system") else []
     said += messages_of(messages, losses)
@@ -98,7 +98,7 @@ def _response(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The body of the response: the record's own, in a cassette, or beside the request's fields."""
     if "response" in record:
         found = body_of(record["response"])
-    elif "status" in record and isinstance(record.get("body"), str):
+    elif STREAMED in record or ("status" in record and isinstance(record.get("body"), str)):
         found = body_of(record)
     else:
         found = record if record.get("type") == "message" and isinstance(record.get("content"), list) else None

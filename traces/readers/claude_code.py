@@ -112,16 +112,18 @@ def _line(found: Record) -> Line | str | None:
         parent if isinstance(parent, str) else None,
         kind,
         value,
+        message if isinstance(message, Mapping) else {},
         found.repaired,
     )
 
 
 def _thread(line: Line) -> str | None:
     """The subagent that a line belongs to; None for the session itself."""
-    agent = line.value.get("agentId") or line.value.get("parent_tool_use_id")
-    if isinstance(agent, str):
-        return agent
-    return "subagent" if line.value.get("isSidechain") is True else None
+    if line.value.get("isSidechain") is True:
+        agent = line.value.get("agentId")
+        return agent if isinstance(agent, str) and agent else "subagent"
+    caller = line.value.get("parent_tool_use_id")
+    return caller if isinstance(caller, str) and caller else None
 
 
 def _runs(branch: Sequence[Line], dropped: int, agent: str | None, parent: str | None) -> Iterator[Item]:

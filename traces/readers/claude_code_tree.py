@@ -15,13 +15,16 @@ from .chat import listed
 
 @dataclass(slots=True)
 class Line:
-    """One line that belongs to the tree. `place` is its number in the file; `parent` its parent's uuid, if any."""
+    """One line that belongs to the tree. `place` is its number in the file; `parent` its parent's uuid, if any;
+    `message` is empty where the line has none.
+    """
 
     place: int
     uuid: str
     parent: str | None
     kind: str
     value: Mapping[str, Any]
+    message: Mapping[str, Any]
     repaired: bool = False
 
     @property
@@ -33,12 +36,6 @@ class Line:
     def compacts(self) -> bool:
         """Whether the context was summarised or cleared here."""
         return self.kind == "system" and str(self.value.get("subtype")).endswith("compact_boundary")
-
-    @property
-    def message(self) -> Mapping[str, Any]:
-        """Its message; empty where the line has none."""
-        found = self.value.get("message")
-        return found if isinstance(found, Mapping) else {}
 
     def blocks(self) -> list[Mapping[str, Any]]:
         """The content blocks of its message that are objects."""

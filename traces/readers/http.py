@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import sse, values
 
+ALONE = "a response without its request: there is no prompt to replay"
 STREAMED = "sse"  # the one key of a body that is a list of events
 
 

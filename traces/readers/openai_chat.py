@@ -15,7 +15,7 @@ from ..reading import Format, Reject
 from ..trajectory import Trajectory, Usage
 from .chat import has_blocks, is_messages, listed, tools_of, trajectory_of
 from .counts import count
-from .http import body_of, events_of
+from .http import ALONE, body_of, events_of
 
 NAME = "openai-chat"
 # Keys that mark other formats with a message list; each has its own reader.
@@ -47,7 +47,16 @@ def sniff(record: Any) -> bool:
     request, response = _request(record), body_of(record.get("response"))
     if isinstance(response, Mapping) and response.get("type") == "message":  # Anthropic's
         return False
-    return _OTHERS.isdisjoint(request) and _is_chat(request.get("messages"))
+    if "messages" not in request:
+        return _is_response(response or record)
+    return _OTHERS.isdisjoint(request) and _is_chat(request["messages"])
+
+
+def _is_response(body: Any) -> bool:
+    """Whether this is a response of this API, whole or in chunks."""
+    events = events_of(body)
+    first = body if events is None else next(iter(events), None)
+    return isinstance(first, Mapping) and first.get("object") in ("chat.completion", "chat.completion.chunk")
 
 
 def _is_chat(messages: Any) -> bool:
@@ -64,7 +73,7 @@ def read(record: Any) -> Trajectory:
     request, response = _request(record), _response(record)
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Reject("no messages")
+        raise Reject("no messages" if response is None else ALONE)
     losses: set[str] = set()
     answer = _answer(response, losses)
     if response is not None and answer is None:
@@ -97,7 +106,8 @@ def _response(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if isinstance(inner, Mapping):
         events = events_of(inner)
         return inner if events is None else _from_chunks(events)
-    return record if "choices" in record else None
+    events = events_of(record)
+    return _from_chunks(events) if events is not None else record if "choices" in record else None
 
 
 def _answer(response: Mapping[str, Any] | None, losses: set[str]) -> Any:

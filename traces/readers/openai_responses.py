@@ -14,7 +14,7 @@ from ..chain import ONE_CALL
 from ..reading import Format, Reject
 from ..trajectory import Trajectory
 from .chat import listed, trajectory_of
-from .http import body_of, events_of
+from .http import ALONE, STREAMED, body_of, events_of
 from .response_items import Conversation, is_item, tools_of, usage_of
 
 NAME = "openai-responses"
@@ -55,7 +55,7 @@ def read(record: Any) -> Trajectory:
     elif isinstance(asked, list):
         said.extend(asked)
     else:
-        raise Reject("a response without the input of its request: there is no prompt to replay")
+        raise Reject(ALONE)
     if request.get("previous_response_id") or response.get("previous_response_id") or request.get("conversation"):
         losses.add("history_on_server")
     said.close()
@@ -93,8 +93,8 @@ def _parts(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, A
     request, response = _unwrapped(record.get("request") or record.get("body")), _unwrapped(record.get("response"))
     if request is None and "input" in record:
         request = record
-    if response is None and "output" in record:
-        response = record
+    if response is None and ("output" in record or STREAMED in record):
+        response = _unwrapped(record)
     return request or {}, response or {}
 
 

@@ -137,6 +137,10 @@ def test_a_stream_that_broke_off_is_interrupted_and_an_error_is_refused() -> Non
     assert "interrupted" in made.losses
     with pytest.raises(Reject, match=r"the stream ends in an error: .*overloaded"):
         read(streamed(START, {"type": "error", "error": {"type": "overloaded_error"}}))
+    alone = {"sse": [START, BLOCK, DELTA]}
+    assert formats.detect([alone], "x").name == "anthropic-messages"
+    with pytest.raises(Reject, match="a response without its request"):
+        read(alone)
     with pytest.raises(Reject, match="the response is an error: rate_limit_error"):
         read({"request": {"messages": [ASKED]}, "response": {"type": "error", "error": {"type": "rate_limit_error"}}})
 

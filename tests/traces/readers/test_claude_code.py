@@ -132,7 +132,7 @@ def test_lines_that_name_no_parent_are_in_the_order_of_the_file() -> None:
     assert said(run) == ["Go.", "x", "On.", "y"]
 
 
-def test_a_broken_line_is_refused_and_does_not_cut_the_run() -> None:
+def test_a_broken_line_is_refused_and_does_not_cut_the_run() -> None:  # bug 16
     found = items(
         FORMAT,
         [

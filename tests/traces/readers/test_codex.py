@@ -162,7 +162,7 @@ def test_the_oldest_rollouts_have_items_as_lines() -> None:
     assert said(run) == ["Go.", "", "1", "x"]
 
 
-def test_broken_lines_are_refused_and_the_others_read() -> None:
+def test_broken_lines_are_refused_and_the_others_read() -> None:  # bug 16
     broken = [{"type": "response_item", "payload": "x"}, 7, {"silly": "this"}, Bad(5, "no valid JSON", "{")]
     found = items(FORMAT, [META, *broken, ASKED, message("assistant", "x")])
     assert [(item.place, item.reason) for item in found if item.value is None] == [

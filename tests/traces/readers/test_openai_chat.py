@@ -212,3 +212,24 @@ def test_a_streamed_response_is_put_together() -> None:
 )
 def test_usage_falls_in_disjoint_buckets(usage: dict[str, Any], buckets: Usage | None) -> None:
     assert usage_of(usage) == buckets
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"object": "chat.completion", "choices": [{"message": {"content": "x"}}]},
+        {"sse": [chunk(content="x")]},
+        {"custom_id": "1", "response": {"status_code": 200, "body": {"object": "chat.completion", "choices": []}}},
+    ],
+)
+def test_a_response_alone_is_known_and_refused(record: dict[str, Any]) -> None:
+    assert formats.detect([record], "x").name == "openai-chat"
+    with pytest.raises(Reject, match="a response without its request"):
+        read(record)
+
+
+def test_other_answers_of_a_call_are_counted() -> None:
+    answers = [{"message": {"content": said}} for said in "abc"]
+    run = read({"messages": [USER], "choices": answers})
+    assert run.turns[0].assistant.content == "a"
+    assert run.losses == ("branches_dropped:2",)

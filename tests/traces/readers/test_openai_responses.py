@@ -119,12 +119,14 @@ def test_unknown_items_and_compaction_are_said() -> None:
     ("record", "reason"),
     [
         ({"object": "response", "output": [SAID]}, "there is no prompt to replay"),
+        ({"sse": [{"type": "response.completed", "response": {"output": [SAID]}}]}, "there is no prompt to replay"),
         ([SAID], "the first message is the assistant's"),
         ([USER, call("a"), 7], "an item is not an object"),
         ("x", "not an object"),
     ],
 )
 def test_what_cannot_be_read_is_rejected_with_a_reason(record: Any, reason: str) -> None:
+    assert sniff(record) or record == "x"
     with pytest.raises(Reject, match=reason):
         read(record)
 
