@@ -73,9 +73,8 @@ def _trace(parts: list[Part]) -> Trace:
         about = about or told
     observations = [each for _, listed in parts for each in listed]
     ids = [named(first(each, ("traceId", "trace_id"))) for each in observations]
-    trace = Trace(
-        named(first(about, ("sessionId", "session_id"))) or named(about.get("id")) or next(filter(None, ids), None)
-    )
+    trace = Trace(named(about.get("id")) or next(filter(None, ids), None))
+    trace.session = named(first(about, ("sessionId", "session_id")))
     scores = _scores(about)
     family = family_of(about.get("name"), default=NAME)
     for each in observations:

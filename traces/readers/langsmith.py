@@ -56,16 +56,16 @@ def _parts(record: Any) -> Iterator[tuple[str | None, Run]]:
 
 def _trace(runs: list[Run]) -> Trace:
     trace = Trace()
-    session = None
     earliest = min(runs, key=lambda run: str(run.get("dotted_order") or "~"))
     root = next((run for run in runs if not run.get("parent_run_id")), earliest)
     family = family_of(root.get("name"), root.get("session_name"), default=NAME)
     for run in runs:
         id = named(first(run, ("id", "run_id")))
-        trace.chain = trace.chain or named(run.get("trace_id"))
+        trace.id = trace.id or named(run.get("trace_id"))
         if id is not None:
             trace.parents[id] = named(run.get("parent_run_id"))
-        session = session or next(filter(None, (named(_metadata(run).get(name)) for name in SESSIONS)), None)
+        names = (named(_metadata(run).get(name)) for name in SESSIONS)
+        trace.session = trace.session or next(filter(None, names), None)
         try:
             if run.get("run_type") == "llm":
                 trace.calls.append(_call(run, id, family))
@@ -73,7 +73,6 @@ def _trace(runs: list[Run]) -> Trace:
                 trace.tools += _tool_run(run)
         except Reject as error:
             trace.refuse(id, error)
-    trace.chain = session or trace.chain
     return trace
 
 

@@ -49,13 +49,13 @@ def _parts(record: Any) -> Iterator[tuple[str | None, Mapping[str, Any]]]:
 
 def _trace(parts: list[Mapping[str, Any]]) -> Trace:
     about = next((part for part in parts if part["object"] == "trace"), {})
-    trace = Trace(named(about.get("group_id")) or named(about.get("id")))
+    trace = Trace(named(about.get("id")), session=named(about.get("group_id")))
     family = family_of(about.get("workflow_name"), default=NAME)
     for span in parts:
         if span["object"] == "trace":
             continue
         id = named(span.get("id"))
-        trace.chain = trace.chain or named(span.get("trace_id"))
+        trace.id = trace.id or named(span.get("trace_id"))
         if id is not None:
             trace.parents[id] = named(span.get("parent_id"))
         data = span.get("span_data")

@@ -54,13 +54,21 @@ class ToolRun:
 
 @dataclass(slots=True)
 class Trace:
-    """What is known of one trace. `chain` names its session, or the trace where there is none."""
+    """What is known of one trace. `piece`: there is more of it elsewhere in the file."""
 
-    chain: str | None = None
+    id: str | None = None
     calls: list[Call] = field(default_factory=list)
     tools: list[ToolRun] = field(default_factory=list)
     parents: dict[str, str | None] = field(default_factory=dict)
     unread: dict[str | None, str] = field(default_factory=dict)
+    session: str | None = None
+    piece: bool = False
+
+    def chain(self, calls: int) -> str | None:
+        """What ingest may join its runs with: others of the session, else of the trace. Where every call is a trace of
+        its own, as without spans around them, only the words tell what continues what.
+        """
+        return self.session or (self.id if calls > 1 or self.piece else None)
 
     def refuse(self, id: str | None, reason: object) -> None:
         """A model call that cannot be read; it is forgiven if a span around it or inside it can."""
@@ -77,10 +85,11 @@ def runs(source: str, trace: Trace) -> Iterator[Trajectory | Reject]:
             yield Reject(reason)
     _fill(calls)
     tools = _Tools(trace.tools)
+    chain = trace.chain(len(calls))
     chains: Chains[None] = Chains()
     for call in sorted(calls, key=lambda call: (call.started_s is None, call.started_s or 0.0)):
         try:
-            single = _single(source, trace, call)
+            single = _single(source, chain, call)
         except Reject as error:
             yield error
             continue
@@ -141,14 +150,14 @@ def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
     )
 
 
-def _single(source: str, trace: Trace, call: Call) -> Trajectory:
+def _single(source: str, chain: str | None, call: Call) -> Trajectory:
     took = between(call.started_s, call.ended_s)
     told = Told(call.usage, call.started_s, None if took is None else round(took, CLOCK_DIGITS))
     messages = [*call.said.messages, call.answer]
     answers = sum(1 for message in messages if message and message.get("role") == "assistant")
     meta = {**call.meta, ONE_CALL: True}
-    if trace.chain is not None:
-        meta[CHAIN] = trace.chain
+    if chain is not None:
+        meta[CHAIN] = chain
     if call.started_s is not None:
         meta[START] = call.started_s
     return trajectory_of(

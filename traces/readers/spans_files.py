@@ -55,18 +55,16 @@ def _keyed(record: Any) -> Iterator[tuple[str | None, Span]]:
 
 def _trace_of(name: str, spans: Iterable[Span]) -> Trace:
     trace = Trace()
-    session = None
     for span in spans:
         if span.id is not None:
             trace.parents[span.id] = span.parent
-        trace.chain = trace.chain or span.trace
+        trace.id = trace.id or span.trace
         dialect = DIALECTS.get(_dialect(span) or "")
         if dialect is None:
             continue
-        session = session or named(dialect.session_of(span))
+        trace.session = trace.session or named(dialect.session_of(span))
         try:
             dialect.add(span, trace, name)
         except Reject as error:
             trace.refuse(span.id, error)
-    trace.chain = session or trace.chain
     return trace

@@ -32,6 +32,7 @@ def gathered(
     a piece for itself, which ingest joins again where it continues the first.
     """
     held: dict[str, _Group[Part]] = {}
+    let_go: set[str] = set()
     total = 0
     for found in records:
         if isinstance(found, Bad):
@@ -56,16 +57,22 @@ def gathered(
         for part in alone:
             yield from _items(source, _Group(found, [part]), trace_of)
         while total > MOST_CHARACTERS and len(held) > 1:
-            group = held.pop(next(iter(held)))
+            key = next(iter(held))
+            group = held.pop(key)
+            let_go.add(key)
             total -= group.characters
-            yield from _items(source, group, trace_of)
+            yield from _items(source, group, trace_of, piece=True)
     for key in list(held):
-        yield from _items(source, held.pop(key), trace_of)
+        yield from _items(source, held.pop(key), trace_of, piece=key in let_go)
 
 
-def _items(source: str, group: _Group[Part], trace_of: Callable[[list[Part]], Trace]) -> Iterator[Item]:
+def _items(
+    source: str, group: _Group[Part], trace_of: Callable[[list[Part]], Trace], piece: bool = False
+) -> Iterator[Item]:
+    trace = trace_of(group.parts)
+    trace.piece = piece
     made = False
-    for value in runs(source, trace_of(group.parts)):
+    for value in runs(source, trace):
         made = True
         if isinstance(value, Reject):
             yield refused(group.first, str(value))

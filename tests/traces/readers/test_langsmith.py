@@ -120,7 +120,7 @@ def test_a_tool_that_ran_last_gives_its_result() -> None:
 
 def test_a_thread_goes_before_the_trace() -> None:
     assert one(FIRST | {"extra": {"metadata": {"thread_id": "th"}}}).meta["chain"] == "th"
-    assert one(FIRST).meta["chain"] == "t"
+    assert one(FIRST, SECOND).meta["chain"] == "t"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_generations_and_functions_are_one_run() -> None:
     batch = {"data": [span("generation", 0, "a", input=ASKED, output=[calling], model="m", usage=usage), TRACE]}
     run = one(batch, span("function", 2, "f", name="weather", input="{}", output="rain"))
     assert sniff(batch)
-    assert (run.family, run.model, run.meta["chain"]) == ("meteo", "m", "trace_1")
+    assert (run.family, run.model) == ("meteo", "m")
     assert run.turns[0].usage == Usage(24, 16, None, 3)
     assert [m.content for m in run.turns[0].tools] == ["rain"]
     assert run.turns[0].tool_wait_s == 2.0

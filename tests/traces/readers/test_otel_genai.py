@@ -180,7 +180,7 @@ def test_what_is_not_recorded_is_said(attributes: dict[str, Any], words: str) ->
 
 
 def test_the_session_goes_before_the_trace() -> None:
-    assert one(span(BASE | NEW)).meta["chain"] == "t"
+    assert "chain" not in one(span(BASE | NEW)).meta, "a call alone in its trace may belong to any other"
     assert one(span(BASE | NEW | {"gen_ai.conversation.id": "conv"})).meta["chain"] == "conv"
 
 

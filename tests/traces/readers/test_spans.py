@@ -53,7 +53,14 @@ def test_calls_in_any_order_are_one_run_in_the_order_they_began(order: tuple[int
     assert [turn.usage for turn in run.turns] == [Usage(1), Usage(2), Usage(3)]
     assert [turn.started_s for turn in run.turns] == [0.0, 3.0, 10.0]
     assert [turn.tool_wait_s for turn in run.turns] == [2.0, 6.0, None]
-    assert run.meta["start_s"] == 100.0
+    assert (run.meta["start_s"], run.meta["chain"]) == (100.0, "t")
+
+
+def test_a_session_goes_before_the_trace_and_a_call_alone_in_its_trace_is_bound_to_neither() -> None:
+    alone = call("1", [ASKED], SAID)
+    assert made(Trace("t", [alone], session="s"))[0].meta["chain"] == "s"
+    assert "chain" not in made(Trace("t", [alone]))[0].meta
+    assert made(Trace("t", [alone], piece=True))[0].meta["chain"] == "t"
 
 
 def test_calls_that_do_not_continue_each_other_stay_apart() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 from sources import items
 
 from kvmill.traces import formats
+from kvmill.traces.ingest import ingest
 from kvmill.traces.readers.vercel_ai import FORMAT
+from kvmill.traces.store import Store
 from kvmill.traces.trajectory import Trajectory, Usage
 
 PROMPT = {"ai.prompt.messages": json.dumps([{"role": "user", "content": [{"type": "text", "text": "Weather?"}]}])}
@@ -79,7 +81,7 @@ def test_the_real_file_reads_every_call_and_refuses_embeddings(shared_data: Path
     assert formats.detect(records, "x").name == "vercel-ai"
     made = items(FORMAT, records)
     runs = [item.value for item in made if isinstance(item.value, Trajectory)]
-    # The recording gave every span a trace of its own, so outer and inner spans cannot be told to be one call.
+    # The recording gave every span a trace of its own: only ingest can tell that outer and inner are one call.
     assert len(runs) == 8
     assert [item.place for item in made if item.value is None] == [9, 10]
     answers = [
@@ -93,3 +95,8 @@ def test_the_real_file_reads_every_call_and_refuses_embeddings(shared_data: Path
         "2 + 2 equals 4.",
         "And what is 3 + 3?",
     ]
+
+
+def test_outer_and_inner_spans_of_different_traces_are_joined_at_ingest(tmp_path: Path, shared_data: Path) -> None:
+    report = ingest(Store.open(tmp_path), [shared_data / "traces/openinference/vercel-v6__all-spans.json"])
+    assert (report.accepted, report.chained, report.rejected) == (4, 4, 2)
