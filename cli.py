@@ -74,6 +74,13 @@ def _version(wanted: bool) -> None:
         raise typer.Exit()
 
 
+def _tokenizer(model: str) -> Any:
+    """For commands of `traces`, which may not reach for models themselves."""
+    from .replay.model import load_tokenizer
+
+    return load_tokenizer(model)
+
+
 def _adopt(app: typer.Typer) -> None:
     """Give every command and group below `app` the classes above."""
     for command in app.registered_commands:
@@ -98,11 +105,12 @@ def build() -> typer.Typer:
 
     @app.callback()
     def root(
+        context: typer.Context,
         version: Annotated[
             bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
         ] = False,
     ) -> None:
-        pass
+        context.obj = _tokenizer
 
     for name in FOLDERS:
         import_module(name).register(app)

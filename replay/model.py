@@ -124,6 +124,17 @@ def load_model(name: str, *, device: str = "auto", dtype: str = "auto", threads:
     )
 
 
+def load_tokenizer(name: str) -> ChatTokenizer:
+    """A model's tokenizer without its weights, though a GGUF is converted first. UserError as `load_model`."""
+    weights = resolve(name)
+    reference = str(convert(weights)) if weights.gguf else str(weights.reference)
+    with _Quiet():
+        try:
+            return ChatTokenizer(AutoTokenizer.from_pretrained(reference, trust_remote_code=False), name)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise UserError(f"the tokenizer of {name} cannot be loaded: {_first_line(error)}") from error
+
+
 def convert(weights: Weights) -> Path:
     """The safetensors folder made from a GGUF, in float32: made once, under a temporary name, then renamed.
 

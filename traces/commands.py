@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..console import answer, guarded, note, table
-from ..errors import InputError, UserError
+from ..console import answer, guarded, table
+from ..errors import InputError
 from .commands_export import export
+from .commands_show import printable, show
 
 if TYPE_CHECKING:
     from .ingest import IngestReport
-    from .trajectory import Message, Trajectory
 
 StoreOption = Annotated[
     Path | None, typer.Option("--store", envvar="KVMILL_STORE", help="Store folder (default ./kvmill-store).")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 FormatOption = Annotated[str, typer.Option("--format", help="A name from `kvmill traces formats`, or auto.")]
-_SHOWN = 160
 
 
 def register(app: typer.Typer) -> None:
@@ -113,76 +112,6 @@ def _listed(result: dict[str, Any]) -> str:
         columns = ("run", "source", "requests", "span_s", "input_tokens", "output_tokens")
         parts.append(table(logs, {name: name for name in columns}))
     return "\n".join(parts)
-
-
-@guarded
-def show(
-    id: Annotated[str, typer.Argument(metavar="ID", help="A trajectory's id; samples are there without a store.")],
-    full: Annotated[bool, typer.Option("--full", help="Print messages whole.")] = False,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Say where token counts come from.")] = False,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """One recorded run, message by message."""
-    import json
-
-    from . import checks, record
-    from .select import select
-    from .store import Store
-
-    trajectory = select(Store.open(store), id)[0]
-    if trajectory.id != id:
-        raise UserError(f"{id!r} names several trajectories; give one id from `kvmill traces list`")
-    result = json.loads(record.dump(trajectory))
-    result["findings"] = [vars_of(finding) for finding in checks.trajectory_findings(trajectory)]
-    answer(result, as_json, lambda: _shown(trajectory, full))
-    if tokens:
-        note("token counts depend on the model: `kvmill replay --traces ID` tokenises, and its rows hold the counts")
-
-
-def vars_of(finding: Any) -> dict[str, str]:
-    """A finding as a dict."""
-    return {"code": finding.code, "where": finding.where, "text": finding.text}
-
-
-def printable(text: str) -> str:
-    """Text for a terminal: recorded escape sequences and other control characters are spelled out, not obeyed."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-
-
-def _shown(trajectory: Trajectory, full: bool) -> str:
-    from . import checks
-    from .rows import characters
-
-    head = f"{trajectory.id}: {len(trajectory.turns)} turns, {characters(trajectory.messages()):,} characters"
-    lines = [f"{head}, source {trajectory.source}, family {trajectory.family}"]
-    if trajectory.label:
-        value = trajectory.label.value
-        lines.append(f"label: {trajectory.label.scorer}" + ("" if value is None else f" {value}"))
-    if trajectory.losses:
-        lines.append("losses: " + ", ".join(trajectory.losses))
-    if trajectory.tools:
-        lines.append(f"tools: {len(trajectory.tools)}")
-    lines += [_said("prefix", message, full) for message in trajectory.prefix]
-    for n, turn in enumerate(trajectory.turns):
-        lines += [_said(f"turn {n}", message, full) for message in (*turn.user, turn.assistant, *turn.tools)]
-    for probe in trajectory.probes:
-        choices = ", ".join(f"*{c}*" if i == probe.answer else c for i, c in enumerate(probe.candidates))
-        lines.append(f"probe {probe.id}: {probe.question} [{choices}]")
-    lines += [f"{finding.where}: {finding.text}" for finding in checks.trajectory_findings(trajectory)]
-    return printable("\n".join(lines))
-
-
-def _said(place: str, message: Message, full: bool) -> str:
-    said = message.content
-    if message.reasoning:
-        said = f"(thinking, {len(message.reasoning)} characters) {said}"
-    for call in message.tool_calls:
-        said += f" → {call.name}({call.arguments})"
-    if not full:
-        said = " ".join(said.split())
-        said = said if len(said) <= _SHOWN else f"{said[:_SHOWN]}… ({len(message.content):,} characters)"
-    return f"{place:8} {message.role:9} {said.strip()}"
 
 
 @guarded
