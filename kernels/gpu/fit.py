@@ -195,6 +195,8 @@ class _Problem:
 
 
 def _elsewhere(queries: Tensor, index: Tensor, ridge: float) -> bool:
-    """Whether the reference must do it: nothing to fit, or a ridge that float32 normal equations cannot tell from 0."""
+    """Whether the reference must do it: nothing to fit, a ridge that float32 normal equations cannot tell from 0, or
+    fewer rows than kept keys, where it solves the smaller equations.
+    """
     positive(ridge)
-    return queries.shape[1] == 0 or 0 in index.shape or ridge < FLOAT32_RIDGE
+    return 0 in index.shape or ridge < FLOAT32_RIDGE or queries.shape[1] < index.shape[1]

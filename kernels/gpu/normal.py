@@ -143,8 +143,9 @@ def normal_sums(
     """
     (heads, rows, dim), kept = queries.shape, keys.shape[1]
     width = kept if residual is None else residual.shape[-1]
-    block_m, block_r, warps = 64, 64, 4
-    block_j = block_m if residual is None else min(block_m, padded(width))
+    wide = keys.dtype == torch.float32 or padded(dim) > 256
+    block_m, block_r, warps = (64, 16 if padded(dim) > 256 else 32, 4) if wide else (128, 32, 8)
+    block_j = block_m if residual is None else min(64, padded(width))
     down, across = triton.cdiv(kept, block_m), triton.cdiv(width, block_j)
     most = max(1, PARTIAL_BYTES // (heads * kept * width * 4))
     splits = pieces(heads * down * across, min(most, triton.cdiv(rows, block_r)), slots(keys, 1))
