@@ -46,7 +46,9 @@ class Recorded:
     def take(self, metrics: Mapping[str, Any]) -> RecordedIds | None:
         """The ids of the next call."""
         prompt, output = _ids(metrics.get("prompt_token_ids")), _ids(metrics.get("completion_token_ids"))
-        if prompt is None or output is None or self._context is None:
+        if prompt is None and output is None and not self._context:
+            pass  # nothing was recorded yet: the first prompt that is holds all before it
+        elif prompt is None or output is None or self._context is None:
             self.broken = self.broken or prompt is not None
             self._context = None
         elif prompt[: len(self._context)] != self._context:

@@ -14,10 +14,9 @@ from ..items import items_of, passed_on, refused
 from ..reading import Bad, Format, Item, Record, Reject, Source
 from ..record import tool_call
 from ..trajectory import Label, ToolCall, Trajectory
-from .chat import Told, trajectory_of
-from .clock import when
+from .chat import trajectory_of
 from .counts import finite, inside
-from .openai_chat import usage_of
+from .tau2_messages import agents_side
 
 NAME = "tau2-bench"
 _BROKEN_OFF = ("infrastructure_error", "unexpected_error", "timeout", "user_error", "context_window_exceeded")
@@ -75,7 +74,7 @@ def _read(record: Any, results: Mapping[str, Any]) -> Trajectory:
     if not isinstance(record.get("messages"), list) or not record["messages"]:
         raise Reject("a simulation without messages")
     losses: set[str] = set()
-    said, told = _said(record["messages"], losses)
+    said, told = agents_side(record["messages"], losses)
     environment = inside(results, "info", "environment_info")
     policy = record.get("policy") or environment.get("policy")
     if isinstance(policy, str):
@@ -108,74 +107,6 @@ def _meta(record: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(basis, list) and all(isinstance(name, str) for name in basis):
         kept["reward_basis"] = basis  # what the reward does not look at, a run may get wrong and still be rewarded
     return kept
-
-
-def _said(messages: list[Any], losses: set[str]) -> tuple[list[Any], list[Told]]:
-    """Chat messages of the agent's side, and what is told of each of its calls."""
-    said: list[Any] = []
-    told: list[Told] = []
-    for message in _flat(messages):
-        if not isinstance(message, Mapping):
-            raise Reject(f"a message is not an object: {str(message)[:50]}")
-        role = message.get("role")
-        if message.get("is_audio"):
-            losses.add("non_text_content")
-            message = {**message, "content": None}  # noqa: PLW2901
-        if role == "tool":
-            if message.get("requestor") == "user":
-                losses.add("user_side_calls")
-            else:
-                said.append({"role": "tool", "content": message.get("content"), "tool_call_id": message.get("id")})
-        elif role == "assistant":
-            said.append(_assistant(message))
-            told.append(_told(message))
-            if message.get("context_truncation"):
-                losses.add("already_compacted")
-        else:
-            if message.get("tool_calls"):
-                losses.add("user_side_calls")
-                if not message.get("content"):
-                    continue
-            said.append({"role": role, "content": message.get("content")})
-    return said, told
-
-
-def _flat(messages: list[Any]) -> Iterator[Any]:
-    for message in messages:
-        inner = message.get("tool_messages") if isinstance(message, Mapping) else None
-        if isinstance(inner, list):
-            yield from inner
-        else:
-            yield message
-
-
-def _assistant(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message as the model's API gave it, where that is kept: there, arguments are still strings."""
-    raw = inside(message, "raw_data", "message") or inside(message, "raw_data")
-    calls = message.get("tool_calls")
-    names = _names(calls)
-    kept = names and _names(raw.get("tool_calls")) == names
-    return {
-        "role": "assistant",
-        "content": message.get("content"),
-        "tool_calls": raw["tool_calls"] if kept else calls,
-        "reasoning_content": raw.get("reasoning_content"),
-    }
-
-
-def _names(calls: Any) -> list[tuple[Any, Any]]:
-    if not isinstance(calls, list):
-        return []
-    found = [(call.get("id"), call.get("function", call)) for call in calls if isinstance(call, Mapping)]
-    return [(id, function.get("name")) for id, function in found if isinstance(function, Mapping)]
-
-
-def _told(message: Mapping[str, Any]) -> Told:
-    # The time stamp is made with the message, at the end of the call.
-    end, took = when(message.get("timestamp")), finite(message.get("generation_time_seconds"))
-    took = took if took is not None and took >= 0 else None
-    started = None if end is None or took is None else end - took
-    return Told(usage_of(message.get("usage")), started, took)
 
 
 def _tools(definitions: Any) -> tuple[Mapping[str, Any], ...]:

@@ -138,6 +138,9 @@ def _prompts(turns: Sequence[Turn]) -> Iterator[Sequence[int] | None]:
     context: list[int] | None = []
     written = 0
     for turn in turns:
+        if turn.ids is None and context == []:
+            yield None
+            continue
         if context is None or turn.ids is None or not turn.ids.output or not (context or turn.ids.prompt):
             context = None
         else:

@@ -133,6 +133,8 @@ def test_recorded_ids_are_what_each_call_appended() -> None:
     ]
     assert "ids_not_append_only" in run.losses
     assert "ids_not_append_only" not in one({**DOCUMENT, "steps": steps[:3]}).losses
+    late = one({**DOCUMENT, "steps": [STEPS[1], agent("x"), *steps[1:3]]})
+    assert [turn.ids for turn in late.turns] == [None, RecordedIds((1, 2), (3,)), RecordedIds((4,), (5,))]
     only_output = one({**DOCUMENT, "steps": [STEPS[1], agent("x", metrics={"completion_token_ids": [3]})]})
     assert only_output.turns[0].ids == RecordedIds((), (3,))
     assert "ids_not_append_only" not in only_output.losses
