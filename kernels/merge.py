@@ -103,11 +103,10 @@ def k_means(
 
 
 def nearest_earlier(points: Tensor, *, impl: Impl = "auto") -> Tensor:
-    """Half the squared distance of every row to the nearest row before it: (H, n, D) → (H, n), the first row +inf.
-
-    float32, or float64 for float64. Rounding may make the distance of equal rows a little more or less than 0.
-    """
+    """`reference.nearest_earlier`: half the squared distance to the nearest row before, (H, n, D) → (H, n)."""
     form = choose(impl, points)
+    if form == "reference":
+        return reference.nearest_earlier(points)
     x = wide(points)
     half = x.square().sum(-1) / 2
     if form == "triton":
@@ -149,7 +148,7 @@ class Groups:
         rows = (self.order + offsets).view(-1)
         return embedding_bag(
             rows,
-            x.reshape(heads * count, -1),
+            x.flatten(0, 1),
             (self.starts[:, :-1] + offsets).view(-1),
             mode="sum",
             per_sample_weights=None if weights is None else weights.reshape(-1)[rows],

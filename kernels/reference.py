@@ -28,7 +28,7 @@ from .reference_attention import (
     wide,
 )
 from .reference_fit import fit_mass, fit_values, heldout_fit, output_error, ridge_fit
-from .reference_merge import k_means, merge_kv, rotate_keys
+from .reference_merge import k_means, merge_kv, nearest_earlier, rotate_keys
 
 __all__ = [
     "REDUCTIONS",
@@ -48,6 +48,7 @@ __all__ = [
     "log_totals",
     "merge_kv",
     "merge_partials",
+    "nearest_earlier",
     "output_error",
     "pool_scores",
     "pool_topk",

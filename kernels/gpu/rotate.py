@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import lines, on_device
+from .blocks import lines, on_device, slots
 
 QUARTER = tl.constexpr(math.pi / 2)
 TILE = 4096
 """Elements of a head turned at a time by a program of four warps."""
 HEADS = 8
-"""Heads turned by one program, where they share their offsets."""
+"""Heads turned by one program, where they share their offsets and there is work for all processors."""
 
 
 @triton.jit
@@ -86,30 +86,32 @@ def _rotate_kernel(
 def rotate_keys(keys: Tensor, offsets: Tensor, frequencies: Tensor) -> Tensor:
     """As the public form, for checked tensors."""
     (count, dim), half = keys.shape[-2:], frequencies.shape[0]
+    out = torch.empty(keys.shape, dtype=keys.dtype, device=keys.device)
+    if not keys.numel():
+        return out
     x = lines(keys.reshape(-1, count, dim))
     shared = offsets.dim() == 1
     places = offsets.expand(x.shape[0], -1) if shared else offsets.reshape(-1, count)
-    out = torch.empty(keys.shape, dtype=keys.dtype, device=keys.device)
-    width = triton.next_power_of_2(max(1, half))
-    rows = max(1, TILE // triton.next_power_of_2(max(1, dim)))
-    together = HEADS if shared else 1
-    if keys.numel():
-        with on_device(keys):
-            _rotate_kernel[(triton.cdiv(count, rows), triton.cdiv(x.shape[0], together))](
-                x,
-                places,
-                frequencies.double() * (2 / math.pi),
-                out,
-                x.shape[0],
-                count,
-                *x.stride()[:2],
-                *places.stride(),
-                DIM=dim,
-                HALF=half,
-                HEADS=together,
-                BLOCK_N=rows,
-                BLOCK_F=width,
-                BLOCK_P=triton.next_power_of_2(max(1, dim - 2 * half)),
-                num_warps=4,
-            )
+    rows, together = max(1, TILE // triton.next_power_of_2(dim)), HEADS if shared else 1
+    blocks = triton.cdiv(count, rows)
+    while together > 1 and blocks * triton.cdiv(x.shape[0], together) < slots(keys, 4):
+        together //= 2
+    with on_device(keys):
+        _rotate_kernel[(blocks, triton.cdiv(x.shape[0], together))](
+            x,
+            places,
+            frequencies.double() * (2 / math.pi),
+            out,
+            x.shape[0],
+            count,
+            *x.stride()[:2],
+            *places.stride(),
+            DIM=dim,
+            HALF=half,
+            HEADS=together,
+            BLOCK_N=rows,
+            BLOCK_F=triton.next_power_of_2(max(1, half)),
+            BLOCK_P=triton.next_power_of_2(max(1, dim - 2 * half)),
+            num_warps=4,
+        )
     return out
