@@ -13,7 +13,7 @@ from ..chain import ONE_CALL
 from ..reading import Format, Reject
 from ..trajectory import Trajectory
 from .blocks import from_events, messages_of, split, tools_of, usage_of
-from .chat import Told, has_blocks, is_messages, listed, text_of, trajectory_of
+from .chat import Told, has_blocks, has_calls, is_messages, listed, text_of, trajectory_of
 from .http import ALONE, STREAMED, body_of, events_of
 
 NAME = "anthropic-messages"
@@ -23,7 +23,7 @@ _OWN = ("system", "anthropic_version", "anthropic_beta")
 def sniff(record: Any) -> bool:
     """Whether the record holds messages with Anthropic's blocks or system prompt, or an answer of this API."""
     if isinstance(record, list):
-        return is_messages(record) and has_blocks(record)
+        return is_messages(record) and has_blocks(record) and not has_calls(record)
     if not isinstance(record, Mapping) or "sessionId" in record or "trajectory_format" in record:
         return False
     if isinstance(record.get("interactions"), list):
@@ -32,7 +32,8 @@ def sniff(record: Any) -> bool:
     messages = request.get("messages")
     if _is_answer(response):
         return True
-    return is_messages(messages) and (has_blocks(messages) or any(key in request for key in _OWN))
+    own = is_messages(messages) and (has_blocks(messages) or any(key in request for key in _OWN))
+    return own and not has_calls(messages)
 
 
 def read(record: Any) -> Trajectory | Iterable[Trajectory]:

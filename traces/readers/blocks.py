@@ -25,6 +25,8 @@ def messages_of(raw: Sequence[Any], losses: set[str]) -> list[dict[str, Any]]:
     for place, message in enumerate(raw):
         if not isinstance(message, Mapping):
             raise Reject(f"message {place} is not an object")
+        if message.get("tool_calls"):
+            raise Reject(f"message {place} has tool_calls, which Anthropic's messages do not have")
         out += split(message.get("role"), message.get("content"), losses, place)
     return out
 

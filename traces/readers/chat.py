@@ -46,6 +46,11 @@ def has_blocks(messages: Any) -> bool:
     )
 
 
+def has_calls(messages: Any) -> bool:
+    """Whether messages call tools or answer calls as OpenAI's do."""
+    return any(message.get("tool_calls") or message.get("tool_call_id") for message in messages)
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """What a source tells of one model call besides its words; times in seconds on the source's own clock."""

@@ -13,7 +13,7 @@ from typing import Any
 from ..chain import ONE_CALL
 from ..reading import Format, Reject
 from ..trajectory import Trajectory, Usage
-from .chat import has_blocks, is_messages, listed, tools_of, trajectory_of
+from .chat import has_blocks, has_calls, is_messages, listed, tools_of, trajectory_of
 from .counts import count
 from .http import ALONE, body_of, events_of
 
@@ -33,7 +33,6 @@ _OTHERS = {
     "latency_sec",
     "raw_messages",
     "sessionId",  # Gemini CLI, Claude Code
-    "system",  # Anthropic Messages
     "anthropic_version",
 }
 
@@ -49,6 +48,8 @@ def sniff(record: Any) -> bool:
         return False
     if "messages" not in request:
         return _is_response(response or record)
+    if "system" in request and is_messages(request["messages"]) and not has_calls(request["messages"]):
+        return False  # Anthropic's
     return _OTHERS.isdisjoint(request) and _is_chat(request["messages"])
 
 
@@ -61,7 +62,7 @@ def _is_response(body: Any) -> bool:
 
 def _is_chat(messages: Any) -> bool:
     typed = isinstance(messages, list) and any(isinstance(m, Mapping) and m.get("type") == "message" for m in messages)
-    return not typed and is_messages(messages) and not has_blocks(messages)
+    return not typed and is_messages(messages) and (has_calls(messages) or not has_blocks(messages))
 
 
 def read(record: Any) -> Trajectory:
@@ -74,6 +75,8 @@ def read(record: Any) -> Trajectory:
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Reject("no messages" if response is None else ALONE)
+    if isinstance(request.get("system"), str) and request["system"]:
+        messages = [{"role": "system", "content": request["system"]}, *messages]
     losses: set[str] = set()
     answer = _answer(response, losses)
     if response is not None and answer is None:

@@ -66,6 +66,8 @@ def _old(event: Mapping[str, Any], losses: set[str]) -> tuple[dict[str, Any], st
     if action in _UNSEEN_ACTIONS:
         return None
     if event.get("source") == "user":
+        if args.get("image_urls"):
+            losses.add("non_text_content")
         return {"role": "user", "content": args.get("content")}, None
     response = called.get("model_response")
     if isinstance(response, Mapping):

@@ -172,6 +172,7 @@ def test_openai_and_anthropic_are_told_apart() -> None:
         ({"messages": []}, "no messages"),
         ([ASKED, {"role": "wizard", "content": "x"}], "message 1 has the unknown role 'wizard'"),
         ([ASKED, 7], "message 1 is not an object"),
+        ([ASKED, {"role": "assistant", "tool_calls": [{"id": "c"}]}], "message 1 has tool_calls"),
         ({"interactions": [7]}, "not an object"),
         ("x", "not an object"),
     ],

@@ -17,6 +17,7 @@ from sources import Beside, found
 from kvmill.traces import checks, formats, record
 from kvmill.traces.formats import FORMATS, Format
 from kvmill.traces.items import each
+from kvmill.traces.losses import LOSSES, code_of
 from kvmill.traces.reading import Bad, Item
 from kvmill.traces.redact import Redactor
 from kvmill.traces.rows import request_of, request_row, trajectory_row, turn_rows
@@ -67,6 +68,7 @@ def test_damage_is_read_or_rejected(reader: Format) -> None:
                 read += 1
                 assert record.load(record.dump(made)) == made
                 assert made.prefix
+                assert {code_of(loss) for loss in made.losses} <= set(LOSSES)
                 assert made.turns
                 checks.trajectory_findings(made)
                 trajectory_row(Redactor().trajectory(made))

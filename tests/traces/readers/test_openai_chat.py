@@ -233,3 +233,9 @@ def test_other_answers_of_a_call_are_counted() -> None:
     run = read({"messages": [USER], "choices": answers})
     assert run.turns[0].assistant.content == "a"
     assert run.losses == ("branches_dropped:2",)
+
+
+def test_a_system_prompt_beside_the_messages_is_kept() -> None:
+    record = {"system": "Be brief.", "messages": [USER, CALL, RESULT, SAID]}
+    assert formats.detect([record], "x").name == "openai-chat"
+    assert [(m.role, m.content) for m in read(record).prefix] == [("system", "Be brief."), ("user", USER["content"])]
