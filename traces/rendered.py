@@ -45,10 +45,11 @@ def _content(text: str, content: str, at: int, lost: Counter[str]) -> int:
     if bare and (found := text.find(bare, at)) >= 0:
         lost["content_trimmed"] += len(content) - len(bare)
         return found + len(bare)
-    for spelled in (json.dumps(bare, ensure_ascii=False)[1:-1], json.dumps(bare)[1:-1]):
+    for words, ascii_only in ((content, False), (content, True), (bare, False), (bare, True)):
+        spelled = json.dumps(words, ensure_ascii=ascii_only)[1:-1]
         if bare and (found := text.find(spelled, at)) >= 0:
-            lost["content_escaped"] += len(spelled) - len(bare)
-            lost["content_trimmed"] += len(content) - len(bare)
+            lost["content_escaped"] += len(spelled) - len(words)
+            lost["content_trimmed"] += len(content) - len(words)
             return found + len(spelled)
     for line in content.splitlines(keepends=True):
         found = text.find(line.strip(), at)

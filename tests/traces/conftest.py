@@ -129,3 +129,15 @@ class FakeTokenizer:
 def tokenizer_for() -> Callable[[str], FakeTokenizer]:
     """A fake tokenizer with one of TEMPLATES, by name."""
     return lambda name: FakeTokenizer(TEMPLATES[name])
+
+
+@pytest.fixture(scope="session")
+def tokenizer_with() -> Callable[[str], FakeTokenizer]:
+    """A fake tokenizer with a template of the test's own."""
+    return FakeTokenizer
+
+
+@pytest.fixture(scope="session")
+def templates() -> dict[str, str]:
+    """The texts of TEMPLATES, to make others from."""
+    return TEMPLATES
