@@ -16,8 +16,9 @@ from torch import Tensor
 
 from . import reference
 from .checks import indices, real, shaped, together
+from .compact import compact_kv
 from .dispatch import Impl, choose
-from .reference import attention_logits, compact_kv, output_error, wide
+from .reference import attention_logits, output_error, wide
 from .reference_fit import FLOAT32_RIDGE, NOTHING, positive
 
 __all__ = ["heldout_fit", "output_error", "ridge_fit"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ..kernels.reference import compact_kv
+from ..kernels.compact import compact_kv
 from .policies.base import KvShape
 
 BLOCK_ROWS = 256

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..kernels.attention import chunk_attention, tree_mask
 from ..kernels.decode import decode_attention
-from ..kernels.reference import rotate_keys
+from ..kernels.rotate import rotate_keys
 from .adapter import CacheAdapter
 from .branch import Lane
 from .cache import KvCache

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.mass import attention_mass
-from ...kernels.reference import pool_topk
+from ...kernels.topk import pool_topk
 from ..segments import size_of
 from .adaptive import Adaptive
 from .base import Policy

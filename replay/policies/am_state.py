@@ -7,9 +7,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from ...kernels.compact import compact_kv
 from ...kernels.fit import heldout_fit, ridge_fit
 from ...kernels.mass import log_totals
-from ...kernels.reference import compact_kv
 from .am import AttentionMatching, held_out, most_rows
 from .base import Policy
 from .captures import Rows, draw

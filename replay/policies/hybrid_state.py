@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from ...kernels.reference import pool_topk
+from ...kernels.topk import pool_topk
 from .base import Policy
 from .hybrid import Hybrid
 from .sight import Sight

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...errors import UserError
 from ...kernels.mass import attention_mass, log_totals
-from ...kernels.reference import group_rows, pool_topk
+from ...kernels.reference import group_rows
+from ...kernels.topk import pool_topk
 from ..segments import size_of
 from .base import Policy
 from .kvzip import OVERLAP, KvZip

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ...kernels.reference import k_means, merge_kv, pool_topk, rotate_keys
+from ...kernels.merge import k_means, merge_kv, nearest_earlier
+from ...kernels.rotate import rotate_keys
+from ...kernels.topk import pool_topk
 from .base import Policy
 from .merge import KMEANS_BATCH, KMEANS_STEPS, Merge
 from .sight import Sight
@@ -137,11 +139,7 @@ def first_centres(points: Tensor, clusters: int) -> Tensor:
 
     Rows are ranked by their distance to the nearest earlier row; the first has none and always begins a cluster.
     """
-    count = points.shape[1]
-    half = points.square().sum(-1) / 2
-    distance = half.unsqueeze(2) + half.unsqueeze(1) - points @ points.transpose(1, 2)
-    later = torch.ones(count, count, dtype=torch.bool, device=points.device).triu()
-    return pool_topk(distance.masked_fill(later, float("inf")).amin(-1), clusters)
+    return pool_topk(nearest_earlier(points), clusters)
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:

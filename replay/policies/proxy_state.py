@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...kernels import mass
 from ...kernels.mass import attention_mass
-from ...kernels.reference import group_rows, pool_topk
+from ...kernels.reference import group_rows
+from ...kernels.topk import pool_topk
 from ..segments import size_of
 from .base import Policy
 from .captures import Key, Rows

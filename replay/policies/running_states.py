@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ...kernels.reference import pool_topk, rotate_keys
+from ...kernels.rotate import rotate_keys
+from ...kernels.topk import pool_topk
 from ..segments import size_of
 from .base import Policy
 from .recency import SinkWindow
