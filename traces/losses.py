@@ -31,6 +31,7 @@ LOSSES = {
     "roles_from_text": "messages were recorded as one text; who spoke is read from the beginnings of its lines",
     "results_were_objects": "tool results were recorded as objects: the text that the model saw is not known",
     "usage_disagrees": "token counts do not add up to the total that the source gives",
+    "parameters_untold": "tools are recorded without the schema of their parameters",
     "batching_unknown": "which calls were made at once is not recorded",
     "roles_as_user": "what the system and the tools said is recorded as the user's",
     "calls_as_text": "calls are recorded as text of the message",

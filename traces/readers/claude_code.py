@@ -31,6 +31,7 @@ _SILENT = (
     "last-prompt",
 )
 _MOST_CUTS = 1000
+_SIDE = "subagent"  # of lines that do not say which
 _CONTINUED = "This session is being continued from a previous conversation"
 
 
@@ -79,6 +80,9 @@ def _session(records: Iterator[Record | Bad], parent: str | None) -> Iterator[It
     if first is not None and not any(line.kind == "assistant" for lines in threads.values() for line in lines):
         yield refused(first, "no answer of the model in this session")
         return
+    if _SIDE in threads and len(threads) > 2:  # some lines do not name their subagent: the tree tells them apart
+        side = [line for agent in list(threads) if agent is not None for line in threads.pop(agent)]
+        threads[_SIDE] = sorted(side, key=lambda line: line.place)
     for agent, lines in threads.items():
         for branch, dropped in branches(lines):
             yield from _runs(branch, dropped, agent, parent)
@@ -121,7 +125,7 @@ def _thread(line: Line) -> str | None:
     """The subagent that a line belongs to; None for the session itself."""
     if line.value.get("isSidechain") is True:
         agent = line.value.get("agentId")
-        return agent if isinstance(agent, str) and agent else "subagent"
+        return agent if isinstance(agent, str) and agent else _SIDE
     caller = line.value.get("parent_tool_use_id")
     return caller if isinstance(caller, str) and caller else None
 

@@ -106,7 +106,22 @@ def _last(tree: Sequence[Line], parents: Mapping[str, str | None]) -> tuple[list
             taken.add(line.uuid)
     left = [line for line in speaking if line.uuid not in taken]
     dropped = sum(1 for line in left if parents[line.uuid] is None or parents[line.uuid] in taken)
-    return [line for line in tree if line.uuid in taken], dropped
+    return _in_order([line for line in tree if line.uuid in taken]), dropped
+
+
+def _in_order(branch: Sequence[Line]) -> list[Line]:
+    """A branch with what was said before a compaction before it: a kept message may be written only after it."""
+    early: dict[str, list[Line]] = {}
+    cuts: dict[str, str] = {}
+    seen: set[str] = set()
+    for line in branch:
+        seen.add(line.uuid)
+        if line.compacts:
+            cuts |= dict.fromkeys(kept_by(line).named() - seen, line.uuid)
+        elif line.uuid in cuts:
+            early.setdefault(cuts[line.uuid], []).append(line)
+    moved = {line.uuid for lines in early.values() for line in lines}
+    return [each for line in branch if line.uuid not in moved for each in (*early.get(line.uuid, []), line)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,10 @@ class Kept:
     names: frozenset[str] = frozenset()
     head: str | None = None
     tail: str | None = None
+
+    def named(self) -> set[str]:
+        """The lines that are named."""
+        return {*self.names, *(uuid for uuid in (self.head, self.tail) if uuid is not None)}
 
     def holds(self, uuid: str | None, places: Mapping[str | None, int]) -> bool:
         """Whether a line stayed; `places` numbers the lines that spoke."""

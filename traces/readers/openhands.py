@@ -24,7 +24,7 @@ from .atif_metrics import Recorded
 from .chat import Told, listed, told_of, tools_of, trajectory_of
 from .counts import count, finite
 from .openai_chat import usage_of
-from .openhands_events import Said, chat_of, condensed, is_condensation, is_event, said_by
+from .openhands_events import Said, branch, chat_of, condensed, is_condensation, is_event, said_by, schemas
 
 NAME = "openhands"
 _MOST_CUTS = 1000
@@ -76,8 +76,10 @@ def gather(records: Iterator[Record | Bad], source: Source) -> Iterator[Item]:
 
 
 def _whole(found: Record, events: list[Any], state: Mapping[str, Any]) -> Iterator[Item]:
-    run = _Run(state)
-    for event in events:
+    """The run of events that are there all at once: of one that was rewound, the branch of its leaf."""
+    taken, dropped = branch(events, state.get("leaf_event_id"))
+    run = _Run(state, dropped)
+    for event in taken:
         yield from run.take(Record(found.place, event, found.repaired))
     yield from run.end()
 
@@ -87,22 +89,24 @@ def _beside(found: Record, source: Source) -> Iterator[Item]:
     if not names:
         yield refused(found, "a conversation's state without its events: there is no events folder beside it")
         return
-    run = _Run(found.value)
+    events: list[Any] = []
+    repaired = found.repaired
     for name in names:
         for event in source.records(name):
             if isinstance(event, Bad):
                 yield Item(found.place, None, f"{name}: {event.reason}", event.raw)
             else:
-                yield from run.take(Record(found.place, event.value, event.repaired))
-    yield from run.end()
+                events.append(event.value)
+                repaired = repaired or event.repaired
+    yield from _whole(Record(found.place, found.value, repaired), events, found.value)
 
 
 class _Run:
     """One run, grown event by event and cut at every condensation."""
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
+    def __init__(self, state: Mapping[str, Any], dropped: int = 0) -> None:
         self._view: list[Said] = []
-        self._losses: set[str] = set()
+        self._losses: set[str] = {f"branches_dropped:{dropped}"} if dropped else set()
         self._tools: Any = None
         self._state = state
         self._model, self._usage = _recorded(state)
@@ -133,7 +137,7 @@ class _Run:
         elif event.get("kind") == "TokenEvent":
             self._take_ids(event)
         else:
-            self._tools = _schemas(event) or self._tools
+            self._tools = schemas(event, self._losses) or self._tools
             self._model = self._model or _model_of(event)
             said = said_by(event, self._losses)
             if said is not None:
@@ -178,13 +182,6 @@ class _Run:
         if self._answer >= self._kept and ids is not None:
             said = self._view[self._answer]
             self._view[self._answer] = replace(said, message={**said.message, "ids": ids})
-
-
-def _schemas(event: Mapping[str, Any]) -> list[Any]:
-    """Tool schemas of an event that shows the system prompt; later releases name only the tools' classes."""
-    args = event.get("args") if event.get("action") == "system" else event
-    tools = listed(args.get("tools")) if isinstance(args, Mapping) else []
-    return [t for t in tools if isinstance(t, Mapping) and ("function" in t or "parameters" in t)]
 
 
 def _model_of(event: Mapping[str, Any]) -> str | None:

@@ -149,6 +149,49 @@ def _seen(observation: Any) -> Any:
     return observation["content"] if observation.get("content") is not None else observation.get("output")
 
 
+def schemas(event: Mapping[str, Any], losses: set[str]) -> list[dict[str, Any]]:
+    """Tool schemas of an event that shows the system prompt. Later releases name classes in place of parameters, but
+    for MCP tools.
+    """
+    args = event.get("args") if event.get("action") == "system" else event
+    made: list[dict[str, Any]] = []
+    for tool in listed(args.get("tools")) if isinstance(args, Mapping) else []:
+        if not isinstance(tool, Mapping):
+            continue
+        if isinstance(tool.get("function"), Mapping):
+            made.append(dict(tool))
+            continue
+        mcp = tool.get("mcp_tool")
+        named = mcp if isinstance(mcp, Mapping) else tool
+        parameters = named.get("input_schema", named.get("inputSchema", tool.get("parameters")))
+        if not isinstance(parameters, Mapping):
+            parameters = {"type": "object"}
+            losses.add("parameters_untold")
+        function = {"name": named.get("name") or tool.get("title"), "description": tool.get("description")}
+        made.append({"type": "function", "function": function | {"parameters": parameters}})
+    return made
+
+
+def branch(events: Sequence[Any], leaf: Any) -> tuple[list[Any], int]:
+    """The events on the way to a leaf, by default the last one, and how many other branches there are.
+
+    All of them where the events do not all name their parents (only V1 does, and only later releases).
+    """
+    parents = {
+        event["id"]: event.get("parent_id") for event in events if is_event(event) and isinstance(event["id"], str)
+    }
+    linked = [parent for parent in parents.values() if isinstance(parent, str)]
+    if len(linked) != len(events) - 1 or not all(parent in parents for parent in linked):
+        return list(events), 0
+    at = leaf if isinstance(leaf, str) and leaf in parents else events[-1]["id"]
+    taken: set[Any] = set()
+    while isinstance(at, str) and at not in taken:
+        taken.add(at)
+        at = parents[at]
+    left = [event for event in events if event["id"] not in taken and event.get("parent_id") in taken]
+    return [event for event in events if event["id"] in taken], len(left)
+
+
 def chat_of(said: Sequence[Said], usage: Mapping[str, Usage], losses: set[str]) -> list[dict[str, Any]]:
     """The messages of events, one per model answer: calls of an answer that ran in turn are put together again.
 

@@ -94,3 +94,22 @@ def test_subagents_beside_the_session_are_read_with_it() -> None:
     assert [said(run)[0] for run in made] == ["Go.", "Find it."]
     assert made[1].meta["parent"] == "s"
     assert [item.reason for item in found if item.value is None] == ["s/subagents/agent-x7.jsonl: not an object"]
+
+
+def test_a_kept_message_that_is_written_after_the_compaction_was_said_before_it() -> None:
+    cut = boundary("b", "a2", preservedMessages={"anchorUuid": "s1", "uuids": ["u2", "a2"]})
+    late = line("assistant", "a2", "s1", "A wall.")
+    talk = [*TALK[:3], cut, SUMMARY, late, line("user", "u3", "a2", "Right."), line("assistant", "a3", "u3", "A door.")]
+    first, second = runs(talk)
+    assert said(first) == ["Go.", "Where?", "Left.", "A wall."]
+    assert [m.content for m in second.prefix] == ["So far: a wall.", "Left.", "A wall.", "Right."]
+    assert [turn.assistant.content for turn in second.turns] == ["A door."]
+
+
+def test_subagents_that_only_some_lines_name_are_told_apart_by_the_tree() -> None:
+    def pair(n: int, **values: Any) -> list[dict[str, Any]]:
+        asked = line("user", f"u{n}", None, f"Find {n}.", isSidechain=True, **values)
+        return [asked, line("assistant", f"a{n}", f"u{n}", f"Found {n}.", isSidechain=True)]
+
+    _, one, two = runs([*TALK, *pair(8, agentId="x7"), *pair(9)])
+    assert [said(one), said(two)] == [["Find 8.", "Found 8."], ["Find 9.", "Found 9."]]

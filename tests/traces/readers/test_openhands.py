@@ -134,6 +134,31 @@ def test_a_condensation_cuts_the_run() -> None:  # bug 11
     assert len(items(FORMAT, [*talk, cut])) == 1, "nothing was said after the condensation"
 
 
+def test_of_a_rewound_conversation_the_branch_of_its_leaf_is_read() -> None:
+    talk = [SYSTEM, TASK, acted(2, "r1", "a"), saw(3, "a", "1"), acted(4, "r2", "b"), saw(5, "b", "2"), DONE]
+    parents = [None, "e0", "e1", "e2", "e1", "e4", "e5"]
+    linked = [e | ({"parent_id": p} if p else {}) for e, p in zip(talk, parents, strict=True)]
+    files = {f"events/event-{n:05}-x.json": [e] for n, e in enumerate(linked)}
+    made = run([STATE | {"leaf_event_id": "e9"}], Beside(files, "base_state.json"))
+    assert [m.content for m in made.messages()][2:] == ["", "2", "Empty."]
+    assert "branches_dropped:1" in made.losses
+    made = run([STATE | {"leaf_event_id": "e3"}], Beside(files, "base_state.json"))
+    assert [m.content for m in made.messages()][2:] == ["", "1"]
+
+
+def test_tools_of_later_releases_are_kept_as_far_as_they_are_recorded() -> None:
+    mcp = {"name": "read_file", "input_schema": {"type": "object", "properties": {}}}
+    tools = [
+        {"description": "Runs.", "action_type": "TerminalAction", "title": "terminal", "kind": "TerminalTool"},
+        {"description": "Reads.", "mcp_tool": mcp, "title": "read_file", "kind": "MCPToolDefinition"},
+    ]
+    made = run([{**SYSTEM, "tools": tools}, TASK, DONE])
+    functions = [tool["function"] for tool in made.tools]
+    assert functions[0] == {"name": "terminal", "description": "Runs.", "parameters": {"type": "object"}}
+    assert functions[1] == {"name": "read_file", "description": "Reads.", "parameters": mcp["input_schema"]}
+    assert made.losses == ("parameters_untold",)
+
+
 def test_a_log_of_a_call_takes_the_structured_messages_where_there_are_two_forms() -> None:
     asked = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     usage = {"prompt_tokens": 9, "completion_tokens": 2}
