@@ -12,7 +12,7 @@ from . import spans_genai, spans_openinference, spans_vercel
 from .fields import named
 from .spans import Trace
 from .spans_held import gathered
-from .spans_otlp import Span, is_span_record, spans_of
+from .spans_otlp import Span, is_span_record, spans_of, with_logs
 
 # The special ones first: their spans have attributes of the general one too.
 DIALECTS: dict[str, ModuleType] = {
@@ -55,7 +55,7 @@ def _keyed(record: Any) -> Iterator[tuple[str | None, Span]]:
 
 def _trace_of(name: str, spans: Iterable[Span]) -> Trace:
     trace = Trace()
-    for span in spans:
+    for span in with_logs(spans):
         if span.id is not None:
             trace.parents[span.id] = span.parent
         trace.id = trace.id or span.trace

@@ -30,12 +30,13 @@ _USAGE = {
 
 def speaks(span: Span) -> bool:
     """Whether a span is of this dialect."""
-    return any(key.startswith(("gen_ai.", "traceloop.", "llm.request.")) for key in span.attributes)
+    marks = ("gen_ai.", "traceloop.", "llm.request.")
+    return any(key.startswith(marks) for key in (*span.attributes, *(name for name, _ in span.events)))
 
 
 def add(span: Span, trace: Trace, default_family: str) -> None:
     """Put a span into its trace: a model call, a run of a tool, or nothing."""
-    attributes = span.attributes
+    attributes = {**span.attributes, **_details(span)}
     operation = attributes.get("gen_ai.operation.name") or attributes.get("llm.request.type")
     if operation == "execute_tool" or "gen_ai.tool.call.id" in attributes:
         _add_tool(span, trace)
@@ -59,7 +60,7 @@ def add(span: Span, trace: Trace, default_family: str) -> None:
 
 
 def _call(span: Span, said: Said, answer: dict[str, Any], rank: int, default_family: str) -> Call:
-    attributes = span.attributes
+    attributes = {**span.attributes, **_details(span)}
     model = _first(attributes, "gen_ai.response.model", "gen_ai.request.model", "llm.response.model")
     names = (attributes.get("gen_ai.agent.name"), span.resource.get("service.name"))
     return Call(

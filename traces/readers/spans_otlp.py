@@ -2,13 +2,14 @@
 
 OTLP/JSON is described in opentelemetry-proto: 64-bit integers are strings, attributes are lists of key and value. The
 console exporters of the JavaScript and Python SDKs print one span an object; Phoenix writes tables whose columns are
-`attributes.…`; some tools keep the attributes alone.
+`attributes.…`; some tools keep the attributes alone. Events may come as log records that name their span: these make a
+span of events only, which `with_logs` puts together with the span itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..reading import Reject
@@ -45,7 +46,7 @@ def is_span_record(record: Any) -> bool:
     """Whether a record is an OTLP envelope, a span or a map of attributes of model calls."""
     if not isinstance(record, Mapping):
         return False
-    if _batches(record) is not None or _is_span(record):
+    if _batches(record) is not None or _is_span(record) or _is_log(record):
         return True
     return any(isinstance(key, str) and _plain(key).startswith(DIALECTS) for key in record)
 
@@ -58,6 +59,8 @@ def spans_of(record: Any) -> Iterator[Span]:
     if batches is not None:
         for batch in batches:
             yield from _of_batch(batch)
+    elif _is_log(record):
+        yield _log(record)
     elif _is_span(record):
         yield _span(record, _attributes(_at(record, "resource", "attributes")))
     elif is_span_record(record):
@@ -68,7 +71,7 @@ def spans_of(record: Any) -> Iterator[Span]:
 
 def _batches(record: Mapping[str, Any]) -> list[Any] | None:
     inner = record.get("trace") if isinstance(record.get("trace"), Mapping) else record
-    for key in ("resourceSpans", "resource_spans", "batches"):
+    for key in ("resourceSpans", "resource_spans", "batches", "resourceLogs", "resource_logs"):
         if isinstance(inner, Mapping) and isinstance(inner.get(key), list):
             return inner[key]
     return None
@@ -77,6 +80,48 @@ def _batches(record: Mapping[str, Any]) -> list[Any] | None:
 def _is_span(record: Mapping[str, Any]) -> bool:
     marks = ("spanContext", "context", "spanId", "span_id", "traceId", "trace_id")
     return isinstance(record.get("attributes"), (Mapping, list)) and any(key in record for key in marks)
+
+
+def _is_log(record: Mapping[str, Any]) -> bool:
+    named = _first(record, "traceId", "trace_id", "spanId", "span_id") is not None
+    return named and "body" in record and "name" not in record
+
+
+def with_logs(spans: Iterable[Span]) -> list[Span]:
+    """The spans of a trace, those of one id put together: a span and the log records that name it."""
+    by_id: dict[str, Span] = {}
+    alone: list[Span] = []
+    for span in spans:
+        if span.id is None:
+            alone.append(span)
+        elif span.id not in by_id:
+            by_id[span.id] = span
+        else:
+            one, other = by_id[span.id], span
+            one, other = (one, other) if one.ended_s is not None or other.ended_s is None else (other, one)
+            by_id[span.id] = replace(
+                one,
+                attributes={**other.attributes, **one.attributes},
+                events=(*one.events, *other.events),
+                dropped=one.dropped + other.dropped,
+            )
+    return [*by_id.values(), *alone]
+
+
+def _log(raw: Mapping[str, Any]) -> Span:
+    """A log record as a span of one event: what it tells is in its body or its attributes."""
+    attributes = _attributes(raw.get("attributes"))
+    body = _value(raw.get("body"))
+    name = _first(raw, "eventName", "event_name") or attributes.get("event.name")
+    told = {**attributes, **body} if isinstance(body, Mapping) else attributes
+    time = _time(_first(raw, "timeUnixNano", "time_unix_nano", "observedTimeUnixNano", "timestamp"))
+    return Span(
+        attributes={},
+        trace=_id(_first(raw, "traceId", "trace_id")),
+        id=_id(_first(raw, "spanId", "span_id")),
+        started_s=time,
+        events=((name, told),) if isinstance(name, str) else (),
+    )
 
 
 def _of_batch(batch: Any) -> Iterator[Span]:
@@ -90,6 +135,13 @@ def _of_batch(batch: Any) -> Iterator[Span]:
             if not isinstance(span, Mapping):
                 raise Reject("a span is not an object")
             yield _span(span, resource)
+    logs = _first(batch, "scopeLogs", "scope_logs")
+    for scope in logs if isinstance(logs, list) else []:
+        records = _first(scope, "logRecords", "log_records") if isinstance(scope, Mapping) else None
+        for each in records if isinstance(records, list) else []:
+            if not isinstance(each, Mapping):
+                raise Reject("a log record is not an object")
+            yield _log(each)
 
 
 def _span(raw: Mapping[str, Any], resource: Mapping[str, Any]) -> Span:
@@ -162,7 +214,7 @@ def _value(raw: Any, depth: int = 0) -> Any:
         values = _at(raw, "kvlistValue", "values")
         pairs = [pair for pair in values if isinstance(pair, Mapping)] if isinstance(values, list) else []
         return {str(pair.get("key")): _value(pair.get("value"), depth + 1) for pair in pairs}
-    return None
+    return raw or None
 
 
 def _time(raw: Any) -> float | None:

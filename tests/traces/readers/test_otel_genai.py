@@ -158,6 +158,50 @@ def test_tools_that_ran_give_the_last_result() -> None:
     assert run.turns[0].tool_wait_s == 3.0
 
 
+def tagged(value: Any) -> dict[str, Any]:
+    """A value in OTLP's form."""
+    if isinstance(value, dict):
+        return {"kvlistValue": {"values": [{"key": key, "value": tagged(each)} for key, each in value.items()]}}
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [tagged(each) for each in value]}}
+    return {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}
+
+
+def log(name: str, body: dict[str, Any], at: int) -> dict[str, Any]:
+    attributes = [{"key": "event.name", "value": {"stringValue": name}}]
+    place = {"traceId": "t", "spanId": "s", "timeUnixNano": str(at)}
+    return {**place, "attributes": attributes, "body": tagged(body)}
+
+
+LOGS = [
+    log("gen_ai.system.message", {"content": "Be brief."}, 1),
+    log("gen_ai.user.message", {"content": "Weather?"}, 2),
+    log("gen_ai.assistant.message", {"content": "I look.", "tool_calls": [CALL]}, 3),
+    log("gen_ai.tool.message", {"content": "rain", "id": "c1"}, 4),
+    log("gen_ai.choice", {"index": 0, "message": {"role": "assistant", "content": "Rain."}}, 5),
+]
+
+
+def test_events_that_come_as_log_records_belong_to_the_span_they_name() -> None:
+    logs = {"resourceLogs": [{"scopeLogs": [{"scope": {}, "logRecords": LOGS}]}]}
+    for records in ([logs, span(BASE)], [span(BASE), logs], [*LOGS, span(BASE)]):
+        assert formats.detect(records, "f").name == "otel-genai"
+        run = one(*records)
+        assert [m.content for m in run.messages()] == ["Be brief.", "Weather?", "I look.", "rain", "Rain."]
+        assert run.turns[1].usage == Usage(97, None, None, 52)
+        assert run.turns[1].duration_s == 1.0
+    assert len(one(logs).turns) == 2, "the records alone tell what was said"
+
+
+def test_one_log_record_may_tell_everything() -> None:
+    name = "gen_ai.client.inference.operation.details"
+    told = {**BASE, **{key: json.loads(value) for key, value in NEW.items()}}
+    record = {"traceId": "t", "spanId": "s", "timeUnixNano": "1", "eventName": name, "body": {}, "attributes": []}
+    run = one(record | {"attributes": [{"key": key, "value": tagged(value)} for key, value in told.items()]})
+    assert [m.content for m in run.messages()] == ["Be brief.", "Weather?", "I look.", "rain", "Rain."]
+    assert (run.turns[1].usage, run.model) == (Usage(97, None, None, 52), "m")
+
+
 def test_agents_around_their_calls_are_read_only_if_the_calls_are_not() -> None:
     agent = span({"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "Meteo"} | NEW)
     assert one(agent).family == "meteo"
