@@ -11,6 +11,7 @@ from ..errors import UserError
 from . import checks
 from .expand import expand
 from .files import Reading, read_file
+from .ingest import check_choice
 from .losses import code_of
 from .places import Place
 from .request_checks import summarise
@@ -29,6 +30,7 @@ def check_files(
     is `part_of` it.
     """
     inputs = expand(paths)
+    check_choice(format, columns)
     part_of: dict[Place, Place] = {}
     files: dict[Place, dict[str, Any]] = {}
     for place in inputs:

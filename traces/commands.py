@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..console import answer, guarded, table
-from ..errors import InputError
+from ..errors import InputError, UserError
 from .commands_export import export
 from .commands_show import printable, show
 
@@ -20,6 +21,18 @@ StoreOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 FormatOption = Annotated[str, typer.Option("--format", help="A name from `kvmill traces formats`, or auto.")]
+PathsArgument = Annotated[
+    list[str], typer.Argument(metavar="PATH…", help="Files, folders, patterns, URIs such as s3://…, or - for a pipe.")
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="FIELD=COLUMN,…",
+        help="What the columns of a table are, e.g. arrival_s=TIMESTAMP,input_tokens=prompt,output_tokens=generated.",
+    ),
+]
+_NOT_READ = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -32,8 +45,9 @@ def register(app: typer.Typer) -> None:
 
 @guarded
 def ingest(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, folders or glob patterns.")],
+    paths: PathsArgument,
     format: FormatOption = "auto",
+    columns: ColumnsOption = None,
     redact: Annotated[
         bool, typer.Option("--redact/--no-redact", help="Replace personal data and secrets by stand-ins.")
     ] = True,
@@ -41,31 +55,72 @@ def ingest(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read recordings into the store. Their format is found by looking at them; doing it twice changes nothing."""
+    """Read recordings into the store. Their format is found by looking at them; doing it twice changes nothing.
+
+    What was interrupted goes on with the same command.
+    """
     from . import ingest as ingesting
     from .store import Store
 
-    report = ingesting.ingest(Store.open(store), paths, format=format, redact=redact)
+    report = ingesting.ingest(Store.open(store), paths, format=format, redact=redact, columns=_columns(columns))
     answer(report, as_json, lambda: _ingested(report))
     ingesting.require_accepted(report, strict)
+
+
+def _columns(given: str | None) -> dict[str, str] | None:
+    if given is None:
+        return None
+    pairs = [part.partition("=") for part in given.split(",")]
+    wrong = next(("".join(pair) for pair in pairs if not (pair[0] and pair[2])), None)
+    if wrong is not None:
+        raise UserError(f"--columns {given}: {wrong!r} is not FIELD=COLUMN")
+    return {field.strip(): column for field, _, column in pairs}
 
 
 def _ingested(report: IngestReport) -> str:
     lines = [f"{report.accepted} accepted, {report.rejected} rejected, {report.duplicates} in the store already"]
     if report.chained:
         lines.append(f"{report.chained} records of single calls are part of a longer one")
-    for title, counts in (
-        ("losses", report.losses),
-        ("redacted", report.redacted),
-        ("found", report.findings),
-        ("rejected because", report.reasons),
-    ):
-        if counts:
-            lines.append(f"{title}: " + ", ".join(f"{count} × {name}" for name, count in sorted(counts.items())))
-    lines += [f"not read: {file.error}" for file in report.files if file.error]
+    lines += _counted(
+        {
+            "losses": report.losses,
+            "redacted": report.redacted,
+            "found": report.findings,
+            "rejected because": report.reasons,
+        }
+    )
+    errors = [file.error.partition(". Known formats:")[0] for file in report.files if file.error]
+    lines += [f"not read: {error}" for error in errors[:_NOT_READ]]
+    if len(errors) > _NOT_READ:
+        lines.append(f"not read: {len(errors) - _NOT_READ} files more")
+    lines += _passed_over(report.hidden_files, report.links_not_followed, [file.part_of for file in report.files])
+    for file in report.files:
+        lines += _log(file.path, file.log)
     if report.reject_file:
-        lines.append(f"rejected records: {report.reject_file}")
-    return "\n".join([*lines, f"run: {report.run}"])
+        more = f" and {report.rejects_left_out} more" if report.rejects_left_out else ""
+        lines.append(f"rejected records: {report.reject_file}{more}")
+    return printable("\n".join([*lines, f"run: {report.run}"]))
+
+
+def _counted(titles: Mapping[str, Mapping[str, int]]) -> list[str]:
+    return [
+        f"{title}: " + ", ".join(f"{count} × {name}" for name, count in sorted(counts.items()))
+        for title, counts in titles.items()
+        if counts
+    ]
+
+
+def _passed_over(hidden: int, links: Sequence[str], part_of: Sequence[str | None]) -> list[str]:
+    read_with = sum(path is not None for path in part_of)
+    lines = [f"{read_with} files are part of another one and were read with it"] if read_with else []
+    lines += [f"{hidden} hidden files and folders were skipped"] if hidden else []
+    return lines + [f"not followed: {link} leads out of the folder, or nowhere" for link in links]
+
+
+def _log(path: str, log: dict[str, Any] | None) -> list[str]:
+    from .request_checks import summary_text
+
+    return [] if log is None else [f"{path}:", *(f"  {line}" for line in summary_text(log))]
 
 
 @guarded
@@ -116,17 +171,18 @@ def _listed(result: dict[str, Any]) -> str:
 
 @guarded
 def check(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Files, folders or glob patterns.")],
+    paths: PathsArgument,
     format: FormatOption = "auto",
+    columns: ColumnsOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any record would be refused.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Read recordings without storing anything: what would be refused, lost, or is odd."""
     from .check_files import check_files
 
-    result = check_files(paths, format)
+    result = check_files(paths, format, _columns(columns))
     answer(result, as_json, lambda: _checked(result))
-    failed = [file for file in result["files"] if file["error"] or not file["records"]]
+    failed = [file for file in result["files"] if file["error"] or not (file["records"] or file["part_of"])]
     if failed:
         raise InputError(failed[0]["error"] or f"{failed[0]['path']}: no record could be accepted")
     if strict and result["rejected"]:
@@ -135,22 +191,25 @@ def check(
 
 def _checked(result: dict[str, Any]) -> str:
     lines = [f"{result['records']} records are fine to read, {result['rejected']} would be rejected"]
-    for file in result["files"]:
+    files = [file for file in result["files"] if not file["part_of"]]
+    for file in files:
         lines.append(f"{file['path']}: {file['error'] or file['format']}")
-        for title in ("losses", "findings"):
-            if file[title]:
-                lines.append(f"  {title}: " + ", ".join(f"{k} {v}" for k, v in sorted(file[title].items())))
+        lines += [f"  {line}" for line in _counted({title: file[title] for title in ("losses", "findings")})]
         lines += [f"  {example}" for example in file["examples"]]
-    return printable("\n".join(lines))
+        lines += _log("  its requests", file["log"])
+    passed = _passed_over(result["hidden_files"], result["links_not_followed"], [f["part_of"] for f in result["files"]])
+    return printable("\n".join([*lines, *passed]))
 
 
 @guarded
 def formats(as_json: JsonOption = False) -> None:
-    """The trace formats that are read."""
+    """The trace formats that are read. Unverified: no file of another project was ever read with it here."""
     from .formats import FORMATS
 
-    rows = [{"name": f.name, "kind": f.kind, "title": f.title} for f in FORMATS.values()]
-    answer({"formats": rows}, as_json, lambda: table(rows, {"name": "format", "kind": "holds", "title": "what it is"}))
+    rows = [{"name": f.name, "kind": f.kind, "verified": f.verified, "title": f.title} for f in FORMATS.values()]
+    told = [row | {"tried": "verified" if row["verified"] else "unverified"} for row in rows]
+    heads = {"name": "format", "kind": "holds", "tried": "real files", "title": "what it is"}
+    answer({"formats": rows}, as_json, lambda: table(told, heads))
 
 
 @guarded

@@ -19,6 +19,7 @@ from .expand import Inputs, expand
 from .files import Reading, read_file
 from .ids import RequestIds
 from .places import Place
+from .readers.table import mapping_flaw
 from .request_checks import summarise
 from .rows import trajectory_row, turn_rows
 from .store import Store
@@ -109,8 +110,7 @@ def ingest(
     format is not known is reported in `files` with its error; `require_accepted` turns reports into exit codes.
     """
     inputs = expand(paths)
-    if format != "auto":
-        formats.named(format)
+    check_choice(format, columns)
     config = {"paths": [str(path) for path in paths], "format": format, "redact": redact, "columns": columns}
     run = store.begin("ingest", config)
     report = IngestReport(run.id, hidden_files=inputs.hidden, links_not_followed=inputs.links)
@@ -135,6 +135,15 @@ def ingest(
     run.annotate(again=writer.again, accepted=report.accepted, rejected=report.rejected)
     run.finish("complete" if report.accepted + report.duplicates else "incomplete")
     return report
+
+
+def check_choice(format: str, columns: Mapping[str, str] | None) -> None:
+    """UserError for a format that there is not, and for a column map that says too little."""
+    if format != "auto":
+        formats.named(format)
+    flaw = mapping_flaw(columns) if columns else None
+    if flaw is not None:
+        raise UserError(flaw)
 
 
 def _ingest_files(

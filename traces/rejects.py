@@ -31,7 +31,7 @@ class Rejects:
 
     def add(self, source: str, item: Item) -> None:
         """Count a refusal and write it down, as long as the file is not too long."""
-        cause = re.sub(r"(?<=\s)\d[\d,.]*", "N", item.reason)  # places and sizes differ, causes repeat
+        cause = _cause(source, item.reason)
         self.reasons[cause if cause in self.reasons or len(self.reasons) < _MAX_REASONS else _OTHERS] += 1
         if self._bytes >= MAX_FILE_BYTES:
             self.left_out += 1
@@ -49,3 +49,9 @@ class Rejects:
         """End the file."""
         if self._file is not None:
             self._file.close()
+
+
+def _cause(source: str, reason: str) -> str:
+    """A reason without what differs from file to file and from record to record: places, sizes, the file itself."""
+    said = reason.replace(source, "").lstrip(": ").partition(". Known formats:")[0]
+    return re.sub(r"(?<=\s)\d[\d,.]*(?!\w)", "N", said)

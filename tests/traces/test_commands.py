@@ -89,9 +89,18 @@ def test_check_stores_nothing_and_names_examples(path: Path, own_store: Path) ->
     assert not own_store.exists()
 
 
-def test_formats_lists_every_reader() -> None:
-    names = [f["name"] for f in json.loads(run("formats", "--json"))["formats"]]
-    assert names == ["openai-chat", "tau-bench", "mooncake"]
+def test_formats_lists_every_reader_and_says_whether_a_real_file_was_read() -> None:
+    formats = {f["name"]: f for f in json.loads(run("formats", "--json"))["formats"]}
+    assert {"openai-chat", "tau-bench", "mooncake", "table"} <= set(formats)
+    assert formats["tau-bench"] == {
+        "name": "tau-bench",
+        "kind": "trajectories",
+        "verified": True,
+        "title": formats["tau-bench"]["title"],
+    }
+    shown = run("formats").splitlines()
+    assert shown[0].split("  ")[0] == "format"
+    assert all(("unverified" in line) != formats[line.split()[0]]["verified"] for line in shown[2:])
 
 
 def test_delete_removes_a_run(path: Path) -> None:
