@@ -111,7 +111,7 @@ def _turn(
     held_text, anew_text = tokenizer.decode(held), tokenizer.decode(anew)
     if held_text == anew_text:
         cause = "tokens merge across messages"
-    elif any(thought in held_text and thought not in anew_text for thought in thoughts):
+    elif any(held_text.count(thought) > anew_text.count(thought) for thought in thoughts):
         cause = "the template drops earlier thinking"
     elif not tokenizer.control_ids.isdisjoint(held[shared : shared + 1]):
         cause = "the template ends earlier messages otherwise"

@@ -63,7 +63,7 @@ class Transcript:
         self._losses: list[str] = []
         self._lost: Counter[str] = Counter()
         self._calls: list[ToolCall] = []  # the last ones
-        self._writer = _Writer(tokenizer, _tools(tools, self._able, shield, self._losses), self._able.repeats)
+        self._writer = _Writer(tokenizer, _tools(tools, self._able, shield, self._losses), self._able)
 
     def begin(self, messages: Sequence[Message]) -> Piece:
         """The prefix."""
@@ -127,7 +127,7 @@ class Transcript:
 def render_reply(beginning: str, tokenizer: TextTokenizer) -> str:
     """What the template adds before the model's own words, and `beginning` as the first of these."""
     able = abilities(tokenizer)
-    writer = _Writer(tokenizer, None, able.repeats)
+    writer = _Writer(tokenizer, None, able)
     writer.start([{"role": "user", "content": "u"}])
     return writer.generation_prompt() + beginning
 
@@ -136,7 +136,7 @@ def render_question(question: str, tokenizer: TextTokenizer, shield: Shield) -> 
     """What the template adds for one more user message and the start of the answer to it."""
     able = abilities(tokenizer)
     system: list[Wire] = [{"role": "system", "content": "s"}] if able.system else []
-    writer = _Writer(tokenizer, None, able.repeats)
+    writer = _Writer(tokenizer, None, able)
     writer.start([*system, {"role": "user", "content": "u"}])
     writer.append([{"role": "assistant", "content": "a"}], generated=True)
     asked, _ = writer.append([{"role": "user", "content": shield.hide(question)}], generated=False)
@@ -146,8 +146,10 @@ def render_question(question: str, tokenizer: TextTokenizer, shield: Shield) -> 
 class _Writer:
     """Appends messages to one rendered conversation."""
 
-    def __init__(self, tokenizer: TextTokenizer, tools: list[Wire] | None, repeats: bool) -> None:
-        self._tokenizer, self._tools, self._repeats = tokenizer, tools, repeats
+    def __init__(self, tokenizer: TextTokenizer, tools: list[Wire] | None, able: Abilities) -> None:
+        self._tokenizer, self._tools = tokenizer, tools
+        may = {"user": able.repeats, "assistant": able.follows}
+        self._alternating = [role for role, twice in may.items() if not twice]
         self._said: list[Wire] = []
         self._text = ""
         self.losses: Counter[str] = Counter()
@@ -176,8 +178,9 @@ class _Writer:
 
     def append(self, messages: list[Wire], generated: bool) -> tuple[str, str]:
         """What the messages add: the template's part, and what the model generates of it."""
-        if not self._repeats and self._said[-1]["role"] == messages[0]["role"] == "user":
-            return self._repeat(messages), ""
+        role = messages[0]["role"]
+        if self._said[-1]["role"] == role and role in self._alternating:
+            return self._repeat(messages, generated)
         prompt = self.generation_prompt() if generated else ""
         after = self._render([*self._said, *messages])
         added = self._follow(messages, False, after)
@@ -190,15 +193,18 @@ class _Writer:
             prompt = prompt[: _shared(prompt, added)]
         return prompt, added[len(prompt) :]
 
-    def _repeat(self, messages: list[Wire]) -> str:
-        """A user message after another, for a template that wants roles to alternate: as if one had answered."""
+    def _repeat(self, messages: list[Wire], generated: bool) -> tuple[str, str]:
+        """A message after one of its role, for a template that wants roles to alternate: as if another stood between."""
         self.losses["roles_forced"] += 1
-        answered = [*self._said, {"role": "assistant", "content": _MARK}]
-        tail = self.closing()
-        _, _, rest = self._render([*answered, *messages]).rpartition(_MARK)
-        self._said = join([*self._said, *messages])
+        other = "assistant" if messages[0]["role"] == "user" else "user"
+        between = [*self._said, {"role": other, "content": _MARK}]
+        tail = self._render(between).rpartition(_MARK)[2]
+        added = self._render([*between, *messages]).rpartition(_MARK)[2].removeprefix(tail)
+        prompt = self._render(between, True).rpartition(_MARK)[2].removeprefix(tail) if generated else added
+        self._said = join([*self._said, *messages], ("system", "user", "assistant"))
         self._text = self._render(self._said)
-        return rest.removeprefix(tail)
+        prompt = prompt[: _shared(prompt, added)]
+        return prompt, added[len(prompt) :]
 
     def _follow(self, messages: list[Wire], prompt: bool, after: str) -> str:
         if after.startswith(self._text):

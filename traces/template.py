@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from .trajectory import Message, ToolCall
-from .values import parse_object
 
 Wire = dict[str, Any]
 
@@ -48,7 +47,8 @@ class TextTokenizer(Protocol):
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """`calls`: raw argument strings, argument objects, or only as text in the content; `schemas`: prints tools;
-    `repeats`: takes two user messages in a row; `ids`: prints ids of calls, of which a model may know one form only.
+    `repeats`: takes two user messages in a row; `follows`: two messages of the assistant in a row; `ids`: prints the
+    ids of calls, of which a model may know one form only.
     """
 
     system: bool
@@ -56,7 +56,8 @@ class Abilities:
     calls: Literal["raw", "object", "text"]
     schemas: bool
     repeats: bool
-    ids: bool = False
+    follows: bool
+    ids: bool
 
 
 @functools.lru_cache(maxsize=8)
@@ -79,12 +80,14 @@ def abilities(tokenizer: TextTokenizer) -> Abilities:
     said = {"role": "assistant", "content": "kvq-said"}
     answered = _tried(tokenizer, [ask, said if calls == "text" else _calling({"kvq-key": 1}), _answer()])
     again = _tried(tokenizer, [ask, said, ask, {"role": "user", "content": "kvq-again"}])
+    more = _tried(tokenizer, [ask, said, {"role": "assistant", "content": "kvq-more"}])
     return Abilities(
         system="kvq-system" in system,
         tool_role="kvq-answer" in answered,
         calls=calls,
         schemas="kvq-schema" in printed,
         repeats="kvq-again" in again,
+        follows="kvq-more" in more,
         ids="kvqcall01" in answered,
     )
 
@@ -152,6 +155,8 @@ def wire(message: Message, able: Abilities, losses: list[str]) -> Wire:
 def _arguments(call: ToolCall, able: Abilities, losses: list[str]) -> Any:
     if able.calls == "raw":
         return call.arguments
+    from .values import parse_object  # here, as the engine runs where orjson is not installed
+
     parsed = parse_object(call.arguments)
     if parsed is None:
         losses.append("arguments_not_an_object")
@@ -159,12 +164,12 @@ def _arguments(call: ToolCall, able: Abilities, losses: list[str]) -> Any:
     return dict(parsed)
 
 
-def join(wires: list[Wire]) -> list[Wire]:
-    """Neighbouring messages of the system or user role become one: many templates take a role once in a row."""
+def join(wires: list[Wire], roles: Sequence[str] = ("system", "user")) -> list[Wire]:
+    """Neighbouring messages of one of the roles become one: many templates take a role once in a row."""
     out: list[Wire] = []
     for message in wires:
-        if out and message["role"] == out[-1]["role"] and message["role"] in ("system", "user"):
-            out[-1] = {"role": message["role"], "content": f"{out[-1]['content']}\n\n{message['content']}"}
+        if out and message["role"] == out[-1]["role"] and message["role"] in roles:
+            out[-1] = {**message, "content": f"{out[-1]['content']}\n\n{message['content']}"}
         else:
             out.append(message)
     return out
