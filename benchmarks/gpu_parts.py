@@ -34,7 +34,7 @@ def parts(toy: bool) -> dict[str, tuple[float, bool]]:
     """
     if toy:
         found = {f"verify {' '.join(MODULES)}": (60.0, True), "roofline": (30.0, False)}
-        return found | {f"time {' '.join(BUILD)}": (60.0, False), "turn": (30.0, False), "replay": (60.0, False)}
+        return found | {f"time {' '.join(BUILD)}": (60.0, False), "turn": (30.0, False), "replay": (60.0, True)}
     checks = {f"verify {op} {_name(dtype)}": (100.0, True) for op in MODULES for dtype in DTYPES}
     rest = [op for op in BUILD if op not in TIMED_ALONE]
     timed = {f"time {op}": (35.0, False) for op in TIMED_ALONE} | {f"time {' '.join(rest)}": (50.0, False)}

@@ -109,6 +109,7 @@ def _row(contest: Contest, provider: str, times: Times | str, roofline: Roofline
     figures = ("seconds", "seconds_p20", "seconds_p80", "repeats", "host_s", "gb_per_s", "tflop_per_s")
     if isinstance(times, str):
         return {**row, **dict.fromkeys(figures), "roofline_share": None, "note": times}
+    products = contest.products * contest.passes.get(provider, 1)
     floor = roofline.floor_s(contest.moved, contest.products, shape.dtype)
     return {
         **row,
@@ -118,7 +119,7 @@ def _row(contest: Contest, provider: str, times: Times | str, roofline: Roofline
         "repeats": times.repeats,
         "host_s": times.host_s,
         "gb_per_s": contest.moved / times.seconds / 1e9,
-        "tflop_per_s": contest.products / times.seconds / 1e12 if contest.products else None,
+        "tflop_per_s": products / times.seconds / 1e12 if products else None,
         "roofline_share": floor / times.seconds,
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 Row = Mapping[str, Any]
 
 _METHOD = """Medians of calls that take turns with those of the rivals, after a warm-up. GB/s counts every input and
-output once; TFLOP/s the matrix products as they run (twice for `attention_mass`, which keeps no matrix of weights).
+output once; TFLOP/s the matrix products as they run (the Triton `attention_mass` runs them twice and keeps no weights).
 The share of the roofline is the larger of bytes over the measured copy bandwidth and operations over the measured rate
 of a large matrix product, divided by the median. `naive` is the operation as its formula reads; the best torch form is
 the quickest of SDPA, `index_select` and the like, and `torch.compile`. A factor is shown only where the operation's
