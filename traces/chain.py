@@ -21,7 +21,8 @@ from .trajectory import Message, ToolCall, Trajectory, Turn
 ONE_CALL, CHAIN, START = "one_call", "chain", "start_s"
 CLOCK_DIGITS = 6  # a float of seconds since 1970 holds no more
 Origin = TypeVar("Origin")
-_HELD_CHARACTERS = 256_000_000
+_HELD_CHARACTERS = 64_000_000
+_RECORD, _TURN = 2_000, 1_000  # what a record and a turn take beside their text, in characters
 
 
 @dataclass(slots=True)
@@ -60,7 +61,8 @@ class Chains(Generic[Origin]):
                 self.absorbed.append(shorter.origin)
         if last in self._held:  # the same words again, later: another run
             yield self._remove(last)
-        held = Held(trajectory, origin, ends, characters(trajectory.messages()))
+        size = characters(trajectory.messages()) + _RECORD + _TURN * len(ends)
+        held = Held(trajectory, origin, ends, size)
         self._held[last] = held
         self._within.update(dict.fromkeys(ends[:-1], last))
         self._room -= held.characters

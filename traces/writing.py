@@ -73,6 +73,7 @@ class Writer:
         elif value.meta.get("one_call"):
             for held in self.chains.add(value, origin):
                 self._keep(held.trajectory, held.origin)
+            self._count_absorbed()
         else:
             self._keep(value, origin)
 
@@ -80,8 +81,6 @@ class Writer:
         """Keep what is still held back."""
         for held in self.chains.rest():
             self._keep(held.trajectory, held.origin)
-        for origin in self.chains.absorbed:
-            origin.counts.chained += 1
 
     def refuse(self, origin: Origin, reason: str, raw: str = "") -> None:
         """Count a record that cannot be kept, and write it to the reject file."""
@@ -154,6 +153,10 @@ class Writer:
     def _add(self, table: str, row: dict[str, Any], size: int) -> None:
         self._rows.setdefault(table, []).append(row)
         self._bytes += size
+
+    def _count_absorbed(self) -> None:
+        while self.chains.absorbed:
+            self.chains.absorbed.pop().counts.chained += 1
 
     def _flush_if_full(self) -> None:
         if self._bytes >= _SEGMENT_BYTES:
