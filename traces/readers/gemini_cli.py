@@ -68,7 +68,7 @@ class _Session:
     def take(self, found: Record) -> None:
         """One more line. Reject if it is none."""
         value = found.value
-        if not sniff(value):
+        if not sniff(value) and not (isinstance(value, Mapping) and _is_message(value)):
             raise Reject("neither a Gemini CLI session nor a line of one")
         self._begun = self._begun or found
         if found.repaired:
@@ -106,7 +106,9 @@ class _Session:
         losses = set(self._losses)
         if not any(listed(message.get("toolCalls")) for message in self._messages.values()):
             losses.add("calls_untold")
-        messages = [said for message in self._messages.values() for said in _chat(message, losses)]
+        messages: list[dict[str, Any]] = []
+        for message in self._messages.values():
+            messages += _chat(message, losses)
         models = (message.get("model") for message in self._messages.values())
         subagent = self._header.get("kind") == "subagent"
         session = self._header.get("sessionId")
@@ -124,37 +126,59 @@ class _Session:
 def _chat(message: Mapping[str, Any], losses: set[str]) -> list[dict[str, Any]]:
     """The chat messages of one: an answer is followed by what its calls gave."""
     at = when(message.get("timestamp"))
+    content, called, given, thought = _split(message.get("content"))
     if message.get("type") == "user":
-        return [{"role": "user", "content": _opened(message.get("content")), "at": at}]
+        results = [_result(response, at) for response in given]
+        return [*results, {"role": "user", "content": content, "at": at}] if content or not results else results
     if message.get("type") != "gemini":  # notes of the program to the user
         return []
-    calls = [call for call in listed(message.get("toolCalls")) if isinstance(call, Mapping)]
-    thoughts = [thought for thought in listed(message.get("thoughts")) if isinstance(thought, Mapping)]
+    recorded = [call for call in listed(message.get("toolCalls")) if isinstance(call, Mapping)]
+    thoughts = [each for each in listed(message.get("thoughts")) if isinstance(each, Mapping)]
     said = {
         "role": "assistant",
-        "content": _opened(message.get("content")),
-        "reasoning_content": "\n".join(_thought(thought) for thought in thoughts),
+        "content": content,
+        "reasoning_content": "\n".join([*(_thought(each) for each in thoughts), *thought]),
         "tool_calls": [
             {"id": call.get("id"), "function": {"name": call.get("name"), "arguments": call.get("args")}}
-            for call in calls
+            for call in recorded or called
         ],
         "usage": _usage(message.get("tokens")),
         "at": at,
     }
     results = [
-        {
-            "role": "tool",
-            "tool_call_id": call.get("id"),
-            "name": call.get("name"),
-            "content": _opened(call["result"]),
-            "at": when(call.get("timestamp")),
-        }
-        for call in calls
+        _result(call, when(call.get("timestamp")), _opened(call["result"]))
+        for call in recorded
         if call.get("result") is not None
     ]
-    if any(call.get("status") == "cancelled" for call in calls):
+    if any(call.get("status") == "cancelled" for call in recorded):
         losses.add("interrupted")
     return [said, *results]
+
+
+def _result(of: Mapping[str, Any], at: float | None, content: Any = None) -> dict[str, Any]:
+    given = _opened([{"functionResponse": of}]) if content is None else content
+    return {"role": "tool", "tool_call_id": of.get("id"), "name": of.get("name"), "content": given, "at": at}
+
+
+def _split(content: Any) -> tuple[Any, list[Any], list[Any], list[str]]:
+    """What the parts of a message say, call, answer and think; later releases keep the API's own parts."""
+    if not isinstance(content, list):
+        return _opened(content), [], [], []
+    words: list[Any] = []
+    calls: list[Any] = []
+    answers: list[Any] = []
+    thoughts: list[str] = []
+    for part in content:
+        found = part if isinstance(part, Mapping) else {}
+        if isinstance(found.get("functionCall"), Mapping):
+            calls.append(found["functionCall"])
+        elif isinstance(found.get("functionResponse"), Mapping):
+            answers.append(found["functionResponse"])
+        elif found.get("thought") is True and isinstance(found.get("text"), str):
+            thoughts.append(found["text"])
+        else:
+            words.append(part)
+    return words, calls, answers, thoughts
 
 
 def _thought(thought: Mapping[str, Any]) -> str:

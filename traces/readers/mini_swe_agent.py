@@ -14,7 +14,7 @@ from typing import Any
 from ..reading import Format, Reject
 from ..trajectory import Trajectory
 from . import openai_chat, response_items
-from .chat import told_of, trajectory_of
+from .chat import listed, told_of, trajectory_of
 from .counts import finite
 
 NAME = "mini-swe-agent"
@@ -36,6 +36,9 @@ def read(record: Any) -> Trajectory:
     messages = _messages(record["messages"], losses)
     info = record.get("info")
     info = info if isinstance(info, Mapping) else {}
+    compacted = len(listed(record.get("segments"))) > 1  # forks that summarise keep the last context as `messages`
+    if compacted:
+        losses |= {"already_compacted", "missing_calls"}
     return trajectory_of(
         NAME,
         NAME,
@@ -43,6 +46,7 @@ def read(record: Any) -> Trajectory:
         losses=losses,
         told=told_of(messages),
         model=_model(info),
+        already_compacted=compacted,
         meta={key: info[key] for key in ("exit_status", "mini_version") if isinstance(info.get(key), str)},
     )
 

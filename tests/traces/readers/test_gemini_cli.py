@@ -69,6 +69,21 @@ def test_other_shapes_of_results() -> None:
     assert "non_text_content" in made.losses
 
 
+def test_parts_of_the_api_in_the_content() -> None:
+    call = {"functionCall": {"id": "q", "name": "grep", "args": {"q": "7"}}}
+    parts = [{"text": "Hm.", "thought": True}, {"text": "Look."}, call]
+    given = [{"functionResponse": {"id": "q", "name": "grep", "response": {"output": "in Oslo"}}}]
+    talk = [said("1", "user", "Go."), said("2", "gemini", parts), said("3", "user", given), said("4", "gemini", "x")]
+    made = run([{**HEADER, "messages": talk}])
+    assert (made.turns[0].assistant.reasoning, made.turns[0].assistant.content) == ("Hm.", "Look.")
+    assert [c.arguments for c in made.turns[0].assistant.tool_calls] == ['{"q": "7"}']
+    assert [m.content for m in made.turns[0].tools] == ["in Oslo"]
+    assert checks.trajectory_findings(made) == []
+    both = said("2", "gemini", parts, toolCalls=[ran("q", {"output": "in Oslo"})])
+    made = run([{**HEADER, "messages": [talk[0], both, talk[3]]}])
+    assert len(made.turns[0].assistant.tool_calls) == 1
+
+
 def test_a_cancelled_call_is_interrupted() -> None:
     calls = [ran("a", None, result=None, status="cancelled")]
     talk = [said("1", "user", "Go."), said("2", "gemini", "x", toolCalls=calls), said("3", "gemini", "y")]

@@ -71,6 +71,14 @@ def test_objects_of_the_responses_api_are_answers() -> None:
     assert made.turns[0].usage == Usage(20, 10, None, 4)
 
 
+def test_a_run_of_several_segments_was_compacted() -> None:
+    record = {"info": {"mini_version": "2"}, "messages": [*ASKED, {"role": "assistant", "content": "a"}]}
+    assert not read(record).already_compacted
+    made = read({**record, "segments": [{"kind": "solver", "messages": []}] * 2})
+    assert made.already_compacted
+    assert "already_compacted" in made.losses
+
+
 def test_a_run_without_messages_is_refused() -> None:
     with pytest.raises(Reject, match="no messages"):
         read({"info": {}})
