@@ -44,7 +44,8 @@ def _read(challenges: Sequence[Mapping[str, Any]], record: Any) -> Trajectory:
     if demonstrated:
         losses.add("demonstration")
     steps = [step for step in listed(record.get("trajectory")) if isinstance(step, Mapping)]
-    compacted = _saw_less(steps, messages)
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    compacted = _saw_less(steps, messages, answers)
     if compacted:
         losses.add("already_compacted")
     challenge = next((c for c in challenges if _is_of(c, messages)), None)
@@ -53,7 +54,7 @@ def _read(challenges: Sequence[Mapping[str, Any]], record: Any) -> Trajectory:
         "ctf" if challenge else NAME,
         messages,
         losses=losses,
-        told=_told(steps, messages, demonstrated),
+        told=_told(steps, answers, demonstrated),
         # A demonstration in one user message stands before the task; one of several messages holds answers.
         shown=demonstrated if any(m["role"] == "assistant" for m in messages[:demonstrated]) else 0,
         label=Label("flag", challenge["flag"]) if challenge else None,
@@ -88,28 +89,34 @@ def _is_demo(raw: Any) -> bool:
     return isinstance(raw, Mapping) and raw.get("is_demo") is True
 
 
-def _told(steps: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]], demonstrated: int) -> list[Any]:
+def _told(steps: Sequence[Mapping[str, Any]], answers: Sequence[int], demonstrated: int) -> list[Any]:
     """How long each action ran, where there is one step per answer."""
-    answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
-    if len(steps) != sum(n >= demonstrated for n in answers):
+    if len(steps) != sum(place >= demonstrated for place in answers):
         return []
     waits = [step.get("execution_time") for step in steps]
     told = [Told(tool_wait_s=float(wait)) if isinstance(wait, float) and wait >= 0 else None for wait in waits]
     return [None] * (len(answers) - len(told)) + told
 
 
-def _saw_less(steps: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the last recorded input is shorter than the same number of messages of the history."""
-    inputs = [step.get("query") or step.get("messages") for step in steps]
-    shown = next((query for query in reversed(inputs) if isinstance(query, list) and query), [])
-    answers = [n for n, message in enumerate(messages) if message["role"] == "assistant"]
-    if not shown or not answers:
-        return False
-    if all(not step.get("messages") for step in steps):
-        messages = messages[: answers[-1]]
-    said = [text_of(m.get("content"), set()) for m in shown if isinstance(m, Mapping)]
-    kept = [text_of(m.get("content"), set()) for m in messages]
-    return sum(map(len, said)) < sum(map(len, kept))
+def _saw_less(
+    steps: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]], answers: Sequence[int]
+) -> bool:
+    """Whether the last recorded input holds less than the history did. A `query` is all that was before its answer;
+    `messages` are compared with as many of the history, since which input they are is not certain.
+    """
+    for step in range(len(steps) - 1, -1, -1):
+        query, about = steps[step].get("query"), steps[step].get("messages")
+        shown = query or about
+        if not isinstance(shown, list) or not shown:
+            continue
+        place = step - len(steps) + len(answers)
+        kept = messages[: answers[place]] if query and place >= 0 else messages[: len(shown)]
+        return _characters(shown) < _characters(kept)
+    return False
+
+
+def _characters(messages: Sequence[Any]) -> int:
+    return sum(len(text_of(m.get("content"), set())) for m in messages if isinstance(m, Mapping))
 
 
 def _challenges(source: Source) -> Iterator[Mapping[str, Any]]:

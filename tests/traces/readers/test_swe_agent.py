@@ -66,12 +66,18 @@ def test_a_demonstration_stands_in_the_prefix_and_is_said() -> None:
 
 @pytest.mark.parametrize("field", ["query", "messages"])
 def test_a_run_whose_model_saw_less_than_the_history_was_compacted(field: str) -> None:
-    whole = [{"role": m["role"], "content": m["content"]} for m in HISTORY[: -1 if field == "query" else None]]
+    whole = [{"role": m["role"], "content": [{"type": "text", "text": m["content"]}]} for m in HISTORY[:-1]]
     assert not run({"history": HISTORY, "trajectory": [STEP, {**STEP, field: whole}]}).already_compacted
-    elided = [*whole[:3], {"role": "user", "content": "(1 li"}, *whole[4:]]
+    elided = [*whole[:3], {"role": "user", "content": "(1 li"}]
     made = run({"history": HISTORY, "trajectory": [STEP, {**STEP, field: elided}]})
     assert made.already_compacted
     assert "already_compacted" in made.losses
+
+
+def test_an_input_is_compared_with_what_was_before_its_own_answer() -> None:
+    first = [{"role": m["role"], "content": m["content"]} for m in HISTORY[:2]]
+    assert not run({"history": HISTORY, "trajectory": [{**STEP, "query": first}, STEP]}).already_compacted
+    assert run({"history": HISTORY, "trajectory": [STEP, {**STEP, "query": first}]}).already_compacted
 
 
 def test_the_flag_of_the_challenge_that_the_prompt_names_is_the_label() -> None:
