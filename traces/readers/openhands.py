@@ -111,6 +111,7 @@ class _Run:
         self._state = state
         self._model, self._usage = _recorded(state)
         self._begun: Record | None = None
+        self._taken = 0
         self._kept = self._part = 0
         self._ids = Recorded()
         self._answer = -1  # the place of the last answer in the view
@@ -121,6 +122,7 @@ class _Run:
             yield refused(found, "not an event of OpenHands")
             return
         self._begun = self._begun or found
+        self._taken += 1
         if found.repaired:
             self._losses.add("invalid_characters")
         event = found.value
@@ -147,6 +149,11 @@ class _Run:
     def end(self) -> Iterator[Item]:
         """What is left when the file ends."""
         if self._begun is None:
+            return
+        if self._taken == 1:
+            yield refused(
+                self._begun, "a single event: give the conversation's base_state.json, or all events in a list"
+            )
             return
         if self._answer >= self._kept or not self._part:
             yield from self._cut()

@@ -199,19 +199,22 @@ def chat_of(said: Sequence[Said], usage: Mapping[str, Usage], losses: set[str]) 
     """
     messages: list[dict[str, Any]] = []
     answers: dict[str, dict[str, Any]] = {}
+    texts: dict[str, dict[str, None]] = {}  # of each answer: every piece may repeat its words
     for piece in said:
-        begun = answers.get(piece.answer) if piece.answer else None
-        if begun is not None:
-            begun["tool_calls"] = [*begun.get("tool_calls", []), *piece.message.get("tool_calls", [])]
-            later = text_of(piece.message.get("content"), losses)
-            if later and later != text_of(begun.get("content"), losses):
-                begun["content"] = "\n".join(filter(None, [text_of(begun.get("content"), losses), later]))
+        if piece.answer is None or piece.message["role"] != "assistant":
+            messages.append(dict(piece.message))
             continue
-        message = dict(piece.message)
-        messages.append(message)
-        if piece.answer and message["role"] == "assistant":
-            answers[piece.answer] = message
-            message["usage"] = message.get("usage") or usage.get(piece.answer)
+        text = text_of(piece.message.get("content"), losses)
+        calls = piece.message.get("tool_calls", [])
+        if piece.answer in answers:
+            answers[piece.answer]["tool_calls"] += calls
+        else:
+            known = piece.message.get("usage") or usage.get(piece.answer)
+            answers[piece.answer] = {**piece.message, "tool_calls": list(calls), "usage": known}
+            messages.append(answers[piece.answer])
+        texts.setdefault(piece.answer, {}).update({text: None} if text else {})
+    for id, answer in answers.items():
+        answer["content"] = "\n".join(texts[id])
     return messages
 
 

@@ -78,7 +78,9 @@ def test_a_conversation_folder_is_one_run_with_usage_and_times() -> None:
 def test_a_state_alone_and_broken_events_are_refused() -> None:
     (item,) = items(FORMAT, [STATE])
     assert "no events folder" in item.reason
-    source = Beside({"events/0.json": [SYSTEM], "events/1.json": [Bad(1, "no valid JSON", "{")]})
+    (item,) = items(FORMAT, [SYSTEM])
+    assert "a single event" in item.reason
+    source = Beside({"events/0.json": [SYSTEM, TASK], "events/1.json": [Bad(1, "no valid JSON", "{")]})
     found = items(FORMAT, [STATE], source)
     assert [item.reason for item in found] == ["events/1.json: no valid JSON", "no assistant message to replay"]
 
