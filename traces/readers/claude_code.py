@@ -30,6 +30,20 @@ _SILENT = (
     "agent-name",
     "last-prompt",
 )
+_NEEDED = (
+    "type",
+    "subtype",
+    "content",
+    "timestamp",
+    "sessionId",
+    "session_id",
+    "version",
+    "isCompactSummary",
+    "isSidechain",
+    "agentId",
+    "parent_tool_use_id",
+    "compactMetadata",
+)
 _MOST_CUTS = 1000
 _SIDE = "subagent"  # of lines that do not say which
 _CONTINUED = "This session is being continued from a previous conversation"
@@ -69,13 +83,14 @@ def _session(records: Iterator[Record | Bad], parent: str | None) -> Iterator[It
         line = _line(found)
         if isinstance(line, str):
             yield refused(found, line)
-        elif line is not None and line.uuid not in seen:  # a resumed session repeats lines
+            continue
+        first = first or found
+        if line is not None and line.uuid not in seen:  # a resumed session repeats lines
             seen.add(line.uuid)
             cuts += line.compacts
             if line.compacts and cuts > _MOST_CUTS:
                 yield refused(found, f"the session was compacted {_MOST_CUTS} times before: it is not cut here")
                 continue
-            first = first or found
             threads.setdefault(_thread(line), []).append(line)
     if first is not None and not any(line.kind == "assistant" for lines in threads.values() for line in lines):
         yield refused(first, "no answer of the model in this session")
@@ -110,13 +125,15 @@ def _line(found: Record) -> Line | str | None:
         return None
     if not parent:
         parent = value.get("logicalParentUuid")
+    # Results are written twice: as the model saw them, and as the program has them (`toolUseResult`), often far longer.
+    speaks = kind in ("user", "assistant", "told", "hidden")
     return Line(
         found.place,
         uuid if isinstance(uuid, str) and uuid else f"line {found.place}",
         parent if isinstance(parent, str) else None,
         kind,
-        value,
-        message if isinstance(message, Mapping) else {},
+        {key: value[key] for key in _NEEDED if key in value and (speaks or key != "content")},
+        message if speaks and isinstance(message, Mapping) else {},
         found.repaired,
     )
 

@@ -219,6 +219,8 @@ def test_the_stream_of_the_command_line_is_read_too() -> None:
 def test_a_session_without_an_answer_is_refused() -> None:
     (item,) = items(FORMAT, [user("u1", None, "Go."), {"type": "summary", "summary": "x", "leafUuid": "u1"}])
     assert item.reason == "no answer of the model in this session"
+    (item,) = items(FORMAT, [{"type": "summary", "summary": "x", "leafUuid": "u1"}])
+    assert item.reason == "no answer of the model in this session"
     assert not sniff({"type": "message", "role": "user", "content": "x"})
 
 
