@@ -99,7 +99,7 @@ def _call(raw: Mapping[str, Any], id: str | None, family: str, meta: Mapping[str
     output = parsed(raw.get("output"))
     answer, losses = answered(raw.get("output"))
     if answer is None:
-        answer = spans_openinference.answer_in(attributes)
+        answer, losses = spans_openinference.answer_in(attributes)
     if answer is None:
         status = first(raw, ("statusMessage", "status_message"))
         raise Reject("the generation has no output" + (f": {status}" if isinstance(status, str) else ""))

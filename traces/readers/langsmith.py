@@ -17,8 +17,8 @@ from ..trajectory import Usage
 from .clock import when
 from .fields import named
 from .messages import answered, given, parsed, required, schemas
-from .parts import first, is_message, shown
-from .spans import Call, ToolRun, Trace, family_of
+from .parts import first, is_message
+from .spans import Call, ToolRun, Trace, family_of, result_text
 from .spans_held import gathered
 from .usage import inside
 
@@ -133,17 +133,16 @@ def _usages(value: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
 
 def _tool_run(run: Run) -> list[ToolRun]:
     outputs = parsed(run.get("outputs"))
-    value = parsed(outputs.get("output", outputs)) if isinstance(outputs, Mapping) else outputs
-    call_id, text = None, None
-    if isinstance(value, Mapping) and is_message(value):
-        message = next((m for m in given([value]).messages if m is not None and m["role"] == "tool"), {})
-        call_id, text = named(message.get("tool_call_id")), message.get("content")
-    elif outputs:
-        text = outputs["output"] if isinstance(outputs, Mapping) and "output" in outputs else outputs
-        text = shown(text, set())
-    if not isinstance(text, str):
+    if not outputs:
         return []
-    return [ToolRun(str(run.get("name") or ""), text, call_id, when(run.get("start_time")), when(run.get("end_time")))]
+    output = outputs["output"] if isinstance(outputs, Mapping) and "output" in outputs else outputs
+    value, call_id = parsed(output), None
+    if is_message(value):
+        message = next((m for m in given([value]).messages if m is not None and m["role"] == "tool"), {})
+        call_id, output = named(message.get("tool_call_id")), message.get("content")
+    text, was_object = result_text(output)
+    times = when(run.get("start_time")), when(run.get("end_time"))
+    return [ToolRun(str(run.get("name") or ""), text, call_id, *times, was_object)]
 
 
 def _metadata(run: Run) -> Mapping[str, Any]:

@@ -14,8 +14,8 @@ from ..reading import Bad, Format, Item, Record, Reject, Source
 from .clock import when
 from .fields import named
 from .messages import answered, given, parsed, required, schemas
-from .parts import first, shown
-from .spans import AGGREGATE, WHOLE, Call, ToolRun, Trace, family_of
+from .parts import first
+from .spans import AGGREGATE, WHOLE, Call, ToolRun, Trace, family_of, result_text
 from .spans_held import gathered
 from .usage import inside
 
@@ -111,10 +111,11 @@ def _call(span: Mapping[str, Any], data: Mapping[str, Any], id: str | None, fami
 
 
 def _tool_run(span: Mapping[str, Any], data: Mapping[str, Any]) -> list[ToolRun]:
-    text = shown(data.get("output"), set())
-    if not isinstance(text, str):
+    if data.get("output") is None:
         return []
-    return [ToolRun(str(data.get("name") or ""), text, None, when(span.get("started_at")), when(span.get("ended_at")))]
+    text, was_object = result_text(data["output"])
+    times = when(span.get("started_at")), when(span.get("ended_at"))
+    return [ToolRun(str(data.get("name") or ""), text, None, *times, was_object)]
 
 
 FORMAT = Format(

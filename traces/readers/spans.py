@@ -15,9 +15,10 @@ from ..chain import CHAIN, CLOCK_DIGITS, ONE_CALL, START, Chains
 from ..checks import unmatched
 from ..reading import Reject
 from ..trajectory import Message, ToolCall, Trajectory, Turn, Usage
-from .chat import Told, trajectory_of
+from .chat import Told, text_of, trajectory_of
 from .clock import between
 from .messages import Said
+from .parts import shown
 
 WHOLE, AGGREGATE, TEXT = 2, 1, 0
 _MOST_FAMILY = 60
@@ -43,13 +44,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """One run of a tool, with what it returned."""
+    """One run of a tool, with what it returned, as text. `was_object`: the text that the model saw is not known."""
 
     name: str
     result: str
     call_id: str | None = None
     started_s: float | None = None
     ended_s: float | None = None
+    was_object: bool = False
 
 
 @dataclass(slots=True)
@@ -97,6 +99,12 @@ def runs(source: str, trace: Trace) -> Iterator[Trajectory | Reject]:
             yield _with_last_results(held.trajectory, tools)
     for held in chains.rest():
         yield _with_last_results(held.trajectory, tools)
+
+
+def result_text(value: Any) -> tuple[str, bool]:
+    """What a tool returned as text, and whether it was recorded as something else."""
+    losses: set[str] = set()
+    return text_of(shown(value, losses), losses), bool(losses)
 
 
 def family_of(*names: Any, default: str) -> str:
@@ -212,6 +220,8 @@ def _with_last_results(run: Trajectory, tools: _Tools) -> Trajectory:
     ends = [tool.ended_s for _, tool in answers if tool.ended_s is not None]
     turn = replace(last, tools=(*last.tools, *made), tool_wait_s=_last_wait(last, began, ends))
     losses = set(run.losses)
+    if any(tool.was_object for _, tool in answers):
+        losses.add("results_were_objects")
     if not unmatched(turn)[0]:
         losses -= {"ends_with_call"}
         if not any(unmatched(before)[0] for before in run.turns[:-1]):

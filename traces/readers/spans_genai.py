@@ -13,8 +13,8 @@ from typing import Any
 
 from .flattened import entries, tree
 from .messages import Said, answered, given, instructions, parsed, required, schemas
-from .parts import chat_messages, joined, shown
-from .spans import AGGREGATE, WHOLE, Call, ToolRun, Trace, family_of
+from .parts import chat_messages, joined
+from .spans import AGGREGATE, WHOLE, Call, ToolRun, Trace, family_of, result_text
 from .spans_otlp import Span
 from .usage import inside
 
@@ -42,7 +42,8 @@ def add(span: Span, trace: Trace, default_family: str) -> None:
         _add_tool(span, trace)
         return
     aggregate = operation == "invoke_agent"
-    said, answer = _given(span), _answer(span)
+    said, (answer, lost) = _given(span), _answer(span)
+    said.losses |= lost
     if not aggregate and operation not in MODEL_CALLS and (operation is not None or answer is None):
         return
     if aggregate and (answer is None or not said.messages):
@@ -109,17 +110,25 @@ def _given(span: Span) -> Said:
     return said
 
 
-def _answer(span: Span) -> dict[str, Any] | None:
+def _answer(span: Span) -> tuple[dict[str, Any] | None, set[str]]:
+    """What the model said, and what was lost of it. Several output messages are several answers to choose from."""
     told = {**span.attributes, **_details(span)}
     if "gen_ai.output.messages" in told:
-        return answered(told["gen_ai.output.messages"])[0]
+        return _first_choice(parsed(told["gen_ai.output.messages"]))
     if "gen_ai.completion" in told:
-        return answered(told["gen_ai.completion"])[0]
+        return answered(told["gen_ai.completion"])
     indexed = [_unflattened(raw) for raw in entries(tree(told, "gen_ai.completion")) if isinstance(raw, Mapping)]
     choices = [body for name, body in _said_events(span) if name == "gen_ai.choice"]
-    if indexed or choices:
-        return answered((indexed or choices)[:1])[0]
-    return answered(told.get("output"))[0]
+    return _first_choice(indexed or choices) if indexed or choices else answered(told.get("output"))
+
+
+def _first_choice(listed: Any) -> tuple[dict[str, Any] | None, set[str]]:
+    """The first of several answers. A list in which not only the model speaks is no choice but a talk."""
+    several = isinstance(listed, list) and len(listed) > 1
+    if not several or any(not isinstance(m, Mapping) or m.get("role") != "assistant" for m in listed):
+        return answered(listed)
+    answer, lost = answered(listed[:1])
+    return answer, {*lost, "branches_dropped"}
 
 
 def _details(span: Span) -> Mapping[str, Any]:
@@ -134,11 +143,8 @@ def _details(span: Span) -> Mapping[str, Any]:
 def _said_events(span: Span) -> Iterator[tuple[str, dict[str, Any]]]:
     """Events of one message each; some SDKs keep them as a JSON list in an attribute."""
     listed = parsed(span.attributes.get("events"))
-    events = (
-        [(event.get("event.name"), event) for event in listed if isinstance(event, Mapping)]
-        if isinstance(listed, list)
-        else []
-    )
+    dicts = [event for event in listed if isinstance(event, Mapping)] if isinstance(listed, list) else []
+    events = [(event.get("event.name"), event) for event in dicts]
     for name, body in [*span.events, *events]:
         role = str(name).removeprefix("gen_ai.").removesuffix(".message")
         if name == "gen_ai.choice":
@@ -178,17 +184,11 @@ def _add_tool(span: Span, trace: Trace) -> None:
     result = _first(attributes, "gen_ai.tool.call.result", "output", "traceloop.entity.output")
     if result is None:
         return
-    text = shown(result, set())
+    text, was_object = result_text(result)
     call_id = attributes.get("gen_ai.tool.call.id")
-    trace.tools.append(
-        ToolRun(
-            name=str(attributes.get("gen_ai.tool.name") or span.name),
-            result=text if isinstance(text, str) else "",
-            call_id=str(call_id) if call_id else None,
-            started_s=span.started_s,
-            ended_s=span.ended_s,
-        )
-    )
+    name = str(attributes.get("gen_ai.tool.name") or span.name)
+    run = ToolRun(name, text, str(call_id) if call_id else None, span.started_s, span.ended_s, was_object)
+    trace.tools.append(run)
 
 
 def _first(attributes: Mapping[str, Any], *keys: str) -> Any:

@@ -41,7 +41,8 @@ def add(span: Span, trace: Trace, default_family: str) -> None:
         return
     if kind not in ("LLM", "AGENT"):
         return
-    said, answer = given_in(attributes), answer_in(attributes)
+    said, (answer, lost) = given_in(attributes), answer_in(attributes)
+    said.losses |= lost
     rank = WHOLE if kind == "LLM" else AGGREGATE
     if rank == AGGREGATE and (answer is None or not said.messages):
         return  # most agent spans say nothing of messages
@@ -92,12 +93,11 @@ def given_in(attributes: Mapping[str, Any]) -> Said:
     return said
 
 
-def answer_in(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the model said: the flattened message, else the recorded response."""
+def answer_in(attributes: Mapping[str, Any]) -> tuple[dict[str, Any] | None, set[str]]:
+    """What the model said, and what was lost of it: the flattened messages, else the recorded response."""
     listed = [_message(raw) for raw in entries(tree(attributes, OUTPUT))]
     found = [message for message in listed if message is not None]
-    answer, _ = answered(found or attributes.get("output.value"))
-    return answer
+    return answered(found or attributes.get("output.value"))
 
 
 def _message(raw: Any) -> dict[str, Any] | None:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .messages import answered, given, parsed, required, schemas
-from .parts import merged, shown
-from .spans import AGGREGATE, WHOLE, Call, ToolRun, Trace, family_of
+from .parts import merged
+from .spans import AGGREGATE, WHOLE, Call, ToolRun, Trace, family_of, result_text
 from .spans_otlp import Span
 from .usage import inside
 
@@ -87,17 +87,10 @@ def _add_tool(span: Span, trace: Trace) -> None:
     if not isinstance(result, str):
         return
     value = parsed(result)
-    text = (
-        shown(value["value"], set()) if isinstance(value, Mapping) and "value" in value and "type" in value else result
-    )
-    call_id = attributes.get("ai.toolCall.id")
-    run = ToolRun(
-        name=str(attributes.get("ai.toolCall.name") or ""),
-        result=text if isinstance(text, str) else result,
-        call_id=str(call_id) if call_id else None,
-        started_s=span.started_s,
-        ended_s=span.ended_s,
-    )
+    tagged = isinstance(value, Mapping) and "value" in value and "type" in value
+    text, was_object = result_text(value if tagged else result)
+    name, call_id = str(attributes.get("ai.toolCall.name") or ""), attributes.get("ai.toolCall.id")
+    run = ToolRun(name, text, str(call_id) if call_id else None, span.started_s, span.ended_s, was_object)
     trace.tools.append(run)
 
 

@@ -223,6 +223,23 @@ def test_what_is_not_recorded_is_said(attributes: dict[str, Any], words: str) ->
     assert words in reason(span(attributes))
 
 
+def test_several_output_messages_are_several_answers() -> None:
+    two = [*ANSWER, {"role": "assistant", "parts": [{"type": "text", "content": "Snow."}]}]
+    run = one(span(BASE | NEW | {"gen_ai.output.messages": json.dumps(two)}))
+    assert run.turns[1].assistant.content == "Rain."
+    assert "branches_dropped" in run.losses
+
+
+def test_a_tool_that_returned_an_object_is_noted() -> None:
+    calling = json.dumps([{"role": "assistant", "parts": [PARTS[1]["parts"][1]]}])
+    asking = span(BASE | {"gen_ai.input.messages": json.dumps(PARTS[:1]), "gen_ai.output.messages": calling})
+    ran = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "weather", "gen_ai.tool.call.id": "c1"}
+    tool = span(ran | {"gen_ai.tool.call.result": {"sky": "rain"}}, spanContext={"traceId": "t", "spanId": "u"})
+    run = one(asking, tool)
+    assert [m.content for m in run.turns[0].tools] == ['{"sky": "rain"}']
+    assert "results_were_objects" in run.losses
+
+
 def test_the_session_goes_before_the_trace() -> None:
     assert "chain" not in one(span(BASE | NEW)).meta, "a call alone in its trace may belong to any other"
     assert one(span(BASE | NEW | {"gen_ai.conversation.id": "conv"})).meta["chain"] == "conv"
