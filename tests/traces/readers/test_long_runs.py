@@ -53,7 +53,7 @@ def claude_one_answer() -> list[Any]:
 def claude_cuts() -> list[Any]:
     span = {"preservedSegment": {"headUuid": "0", "tailUuid": "0"}}
     cut = {"type": "system", "subtype": "compact_boundary", "sessionId": "s", "compactMetadata": span}
-    talk = [claude_line(n, ("user", "assistant")[n % 2]) for n in range(N)]
+    talk = [claude_line(n, ("user", "assistant")[n % 2]) for n in range(N // 5)]
     return [line for n, said in enumerate(talk) for line in (said, {**cut, "uuid": f"c{n}"})]
 
 
