@@ -7,7 +7,7 @@ it runs on a bare GPU machine. `kernel_problems` holds the problems of every ope
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -145,22 +145,27 @@ def deviation(found: Tensor, truth: Tensor, allowed: float) -> float:
     return float(missed.nan_to_num(nan=float("inf")).max())
 
 
+def poisoned() -> AbstractContextManager[None]:
+    """Uninitialised memory is NaN (and the largest number in integers), so that an entry nobody writes is seen."""
+
+    def poison(x: Tensor) -> Tensor:
+        if x.is_floating_point():
+            return x.fill_(float("nan"))
+        return x.fill_(True if x.dtype == torch.bool else torch.iinfo(x.dtype).max)
+
+    return new_memory(poison)
+
+
 @contextmanager
-def poisoned() -> Iterator[None]:
-    """Uninitialised memory is NaN (and absurd in integers), so that an entry nobody writes is seen."""
+def new_memory(fill: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """What `torch.empty`, `empty_like` and `new_empty` return goes through `fill`."""
 
-    def poison(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def made(*args: Any, **kwargs: Any) -> Tensor:
-            out = make(*args, **kwargs)
-            if out.is_floating_point():
-                return out.fill_(float("nan"))
-            return out.fill_(True if out.dtype == torch.bool else torch.iinfo(out.dtype).max)
-
-        return made
+    def filled(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *args, **kwargs: fill(make(*args, **kwargs))
 
     before = torch.empty, torch.empty_like, Tensor.new_empty
-    torch.empty, torch.empty_like = poison(torch.empty), poison(torch.empty_like)
-    Tensor.new_empty = poison(Tensor.new_empty)  # type: ignore[method-assign]
+    torch.empty, torch.empty_like = filled(torch.empty), filled(torch.empty_like)
+    Tensor.new_empty = filled(Tensor.new_empty)  # type: ignore[method-assign]
     try:
         yield
     finally:
