@@ -14,7 +14,7 @@ from typing import Any
 
 from ..items import excerpt, passed_on, refused
 from ..reading import Bad, Format, Item, Record, Reject, Source
-from ..trajectory import Trajectory
+from ..trajectory import Trajectory, Usage
 from .chat import listed, text_of, told_of, trajectory_of
 from .clock import when
 from .response_items import Conversation, is_item, usage_of
@@ -73,6 +73,8 @@ class _Rollout:
         self._kept = self._part = 0
         self._asked: list[int] = []  # places of what a person said
         self._total: Any = None
+        self._ahead: bool | None = None  # whether counts come before the answer that they are of
+        self._coming: Usage | None = None  # such a count
 
     def take(self, found: Record) -> Mapping[str, Any] | None:
         """One more line. What replaces the history, if it is replaced here. Reject if the line is broken."""
@@ -98,6 +100,8 @@ class _Rollout:
             self._model = self._model or (model if isinstance(model, str) and model else None)
         elif kind == "response_item":
             self._said.add(payload, at=when(line.get("timestamp")))
+            if self._coming is not None and self._said.answer and self._said.answer.get("usage") is None:
+                self._said.answer["usage"], self._coming = self._coming, None
             if _is_asked(self._said.messages) and self._asked[-1:] != [len(self._said.messages) - 1]:
                 self._asked.append(len(self._said.messages) - 1)
         elif kind == "event_msg":
@@ -128,7 +132,9 @@ class _Rollout:
             self._roll_back(payload.get("num_turns"))
 
     def _count(self, info: Any) -> None:
-        """Tokens of the call that was last. A count is sent again when only rate limits changed."""
+        """Tokens of one call: the last, or the next in rollouts whose first count comes before any answer. A count is
+        sent again when only rate limits changed.
+        """
         total = info.get("total_token_usage") if isinstance(info, Mapping) else None
         if not isinstance(total, Mapping) or total == self._total:
             return
@@ -136,10 +142,16 @@ class _Rollout:
         usage = usage_of(last if isinstance(last, Mapping) and last else _difference(total, self._total))
         self._total = total
         answer = self._said.answer
-        if answer is None or answer.get("usage") is not None:
-            self._losses.add("missing_calls")  # counted, but nothing of it is recorded (a summary, a retry)
+        if self._ahead is None:
+            self._ahead = answer is None and bool(self._said.messages)
+        if self._ahead:
+            lost, self._coming = self._coming is not None, usage
+        elif answer is not None and answer.get("usage") is None:
+            lost, answer["usage"] = False, usage
         else:
-            answer["usage"] = usage
+            lost = True
+        if lost:
+            self._losses.add("missing_calls")  # counted, but nothing of it is recorded (a summary, a retry)
         self._said.close()
 
     def _roll_back(self, turns: Any) -> None:
@@ -164,6 +176,7 @@ class _Rollout:
         """Begin anew with the history that a compaction left, or with its summary where that is not recorded."""
         self._losses |= {"already_compacted", "missing_calls"}
         self._part += 1
+        self._coming = None
         self._said, self._asked = Conversation(self._losses), []
         history, summary = compacted.get("replacement_history"), compacted.get("message")
         if isinstance(history, list):

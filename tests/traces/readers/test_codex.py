@@ -90,6 +90,20 @@ def test_counts_that_are_sent_again_or_only_as_totals() -> None:
     assert "missing_calls" not in run.losses
 
 
+def test_counts_that_come_before_their_answers() -> None:
+    talk = [
+        META,
+        ASKED,
+        tokens((100, 0, 9), (100, 0, 9)),
+        call("a"),
+        output("a", "1"),
+        tokens((250, 60, 14), (150, 60, 5)),
+    ]
+    (run,) = runs([*talk, message("assistant", "x")])
+    assert [turn.usage for turn in run.turns] == [Usage(100, 0, None, 9), Usage(90, 60, None, 5)]
+    assert "missing_calls" not in run.losses
+
+
 def test_a_count_without_an_answer_is_a_call_that_is_missing() -> None:
     talk = [META, ASKED, message("assistant", "x"), tokens((9, 0, 1), (9, 0, 1))]
     (run,) = runs([*talk, tokens((20, 0, 3), (11, 0, 2))])
