@@ -37,7 +37,9 @@ def unmatched(turn: Turn) -> tuple[list[str], list[str]]:
 
 
 def trajectory_findings(trajectory: Trajectory) -> list[Finding]:
-    """Broken pairs of calls and results, empty turns, times that run backwards, arguments that are no object."""
+    """Broken pairs of calls and results, empty turns, times that run backwards, arguments that are no object, rewards
+    that say little.
+    """
     found: list[Finding] = []
     clock = -math.inf
     for n, turn in enumerate(trajectory.turns):
@@ -60,7 +62,22 @@ def trajectory_findings(trajectory: Trajectory) -> list[Finding]:
             clock = turn.started_s
         spans = (("duration", turn.duration_s), ("tool wait", turn.tool_wait_s))
         found += [Finding("negative_time", where, f"{name} of {value} s") for name, value in spans if (value or 0) < 0]
-    return found
+    return found + _label_findings(trajectory)
+
+
+def _label_findings(trajectory: Trajectory) -> list[Finding]:
+    """Rewards that doing nothing would have won as well, or that were won without an action that was asked for."""
+    label = trajectory.label
+    if label is None or label.scorer != "reward" or not isinstance(label.value, (int, float)) or label.value <= 0:
+        return []
+    if not label.gold_actions:
+        text = "a reward for a task that asks for no action: an agent that does nothing gets it too"
+        return [Finding("reward_without_action", "label", text)]
+    made = {call.name for turn in trajectory.turns for call in turn.assistant.tool_calls}
+    missing = sorted({call.name for call in label.gold_actions} - made)
+    if not missing:
+        return []
+    return [Finding("reward_without_gold_action", "label", f"a reward although {', '.join(missing)} was never called")]
 
 
 def request_findings(request: Request) -> list[Finding]:

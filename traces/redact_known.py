@@ -55,7 +55,7 @@ class Known:
 
     def __init__(self, stand_ins: StandIns) -> None:
         self._stand_ins = stand_ins
-        self._by_word: defaultdict[str, dict[str, _Copy]] = defaultdict(dict)
+        self._by_word: defaultdict[str, dict[tuple[str, str], _Copy]] = defaultdict(dict)
 
     def add(self, found: str, find: Find) -> None:
         """Remember one find, given the text that it stood for."""
@@ -95,10 +95,10 @@ class Known:
         if first is None:
             return
         copies = self._by_word[first.group()]
-        if low not in copies and len(copies) < _MOST_PER_WORD:
-            copies[low] = _Copy(low, kind, stand_in)
+        if (low, kind) not in copies and len(copies) < _MOST_PER_WORD:
+            copies[low, kind] = _Copy(low, kind, stand_in)
             # The longest first: a whole name before its first word.
-            self._by_word[first.group()] = dict(sorted(copies.items(), key=lambda item: -len(item[0])))
+            self._by_word[first.group()] = dict(sorted(copies.items(), key=lambda item: -len(item[0][0])))
 
     def _digits(self, found: str, find: Find) -> None:
         if not any(c.isalpha() for c in found):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from .redact_stand_ins import StandIns
 from .redact_view import Find, View, unescaped
 
-_VALUE = re.compile(r"\"\s{0,4}:\s{0,4}\"([^\"\\\s][^\"\\\n]{0,78}[^\"\\\s])\s{0,4}\"")
+_VALUE = re.compile(r"\"{1,8}\s{0,4}:\s{0,4}\"{1,8}([^\"\\\s][^\"\\\n]{0,78}[^\"\\\s])\s{0,4}\"")
 _KEY_OF_NAME = re.compile(
     r"(?:[a-z]{1,20}[_ -]){0,2}(?:first|last|full|given|family|middle|maiden|nick|display|customer|passenger|guest"
     r"|patient|employee|contact|cardholder|account_?holder|beneficiary|recipient|sender|owner)"
@@ -25,8 +25,8 @@ _PERSONAL = re.compile(
     r"|home_address)\w{0,12}\""
 )
 _FIRST_LAST = re.compile(
-    r"\"first_?name\"\s{0,4}:\s{0,4}\"([^\"\\\n]{2,40}?)\s{0,4}\"\s{0,4},\s{0,4}"
-    r"\"last_?name\"\s{0,4}:\s{0,4}\"([^\"\\\n]{2,40}?)\s{0,4}\""
+    r"\"first_?name\"{1,8}\s{0,4}:\s{0,4}\"{1,8}([^\"\\\n]{2,40}?)\s{0,4}\"{1,8}\s{0,4},\s{0,4}"
+    r"\"{1,8}last_?name\"{1,8}\s{0,4}:\s{0,4}\"{1,8}([^\"\\\n]{2,40}?)\s{0,4}\""
 )
 _ENDINGS = ('name"', 'customer"', 'cardholder"', 'patient"', 'passenger"', 'attendee"')
 _LONGEST_KEY = 48

@@ -94,8 +94,8 @@ _KEYWORDS += ("private_key", "account_key", "accountkey", "signing_key", "encryp
 _ASSIGNED = re.compile(
     r"(?:(passw(?:or)?d|passphrase|pwd)|secret(?:[_-]?access)?(?:[_-]?key|[_-]?token)?|token|api[_-]?key|access[_-]?key"
     r"|private_key|account_?key|signing_key|encryption_key|sharedaccess(?:key|signature))\d{0,2}"
-    r"(?: ?[\"']?\s{0,3}(?:=>|:=|[:=])\s{0,3}|(?<=--password) )"
-    r"(?:([\"'`])([^\s\"'`]{4,200}) ?\2|([^\s\"'`,;&<>(){}\[\]|]{6,200})(?![(\w]))"
+    r"(?:[\"']{0,8}\s{0,3}(?:=>|:=|[:=])\s{0,3}|(?<=--password) )"
+    r"(?:([\"'`])\2{0,7}([^\s\"'`]{4,200})\2|([^\s\"'`,;&<>(){}\[\]|]{6,200})(?![(\w]))"
 )
 _AUTHORISED = re.compile(r"(?:bearer|basic) {1,3}([a-z0-9._~+/=-]{16,4000})")
 _PLACEHOLDER = re.compile(

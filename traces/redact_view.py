@@ -60,7 +60,9 @@ def _blank(match: re.Match[str]) -> str:
     found = match.group()
     if found[0] == "%":
         return chr(int(found[1:], 16)).rjust(3) if found[1] in "2345678" else "   "
-    last = found[-1] if found[-1] in "\"'/" else " "
+    if found[-1] in "\"'/":
+        return found[-1] * len(found)
+    last = " "
     if code := _UNICODE.fullmatch(found):
         letter = chr(int(code.group(1), 16))
         if letter.isalpha():

@@ -194,7 +194,7 @@ class _Writer:
         return prompt, added[len(prompt) :]
 
     def _repeat(self, messages: list[Wire], generated: bool) -> tuple[str, str]:
-        """A message after one of its role, for a template that wants roles to alternate: as if another stood between."""
+        """A message after one of its role, for a template that wants roles to alternate: as if one stood between."""
         self.losses["roles_forced"] += 1
         other = "assistant" if messages[0]["role"] == "user" else "user"
         between = [*self._said, {"role": other, "content": _MARK}]

@@ -137,3 +137,17 @@ def test_runs_do_not_tell_each_other_names() -> None:
 def test_texts_that_are_looked_through_together_do_not_run_into_each_other() -> None:
     texts = ("password:", "abc12345", "ann@corp", ".io", "call 415-262", "-2671", '{"name": "Ann"', ', "email": 1}')
     assert said(*texts) == list(texts)
+
+
+def test_names_in_json_that_was_escaped_again_and_again_are_names() -> None:
+    text = '{"first_name": "Annegret", "last_name": "Lee"}'
+    for _ in range(4):
+        assert "Annegret" not in said(text)[0]
+        assert len(said(text)[0]) == len(text)
+        text = json.dumps({"inner": text})
+
+
+def test_a_name_that_is_a_user_too_is_replaced_as_both() -> None:
+    shown, prose = said('/home/annegret {"first_name": "Annegret"}', "Annegret, annegret@box:~$, annegret")
+    assert "nnegret" not in shown
+    assert prose.count("nnegret") == 1, "a word in small letters that is neither at a prompt nor a name stays"

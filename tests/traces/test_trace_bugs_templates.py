@@ -105,7 +105,7 @@ class TestArgumentsThatATemplateEncodesOnceMore:
 
 
 class TestBracesThatGrow:
-    """Bug 3: arguments inside the template's own braces nest deeper with every turn. Kind: corruption that compounds."""
+    """Bug 3: arguments in the template's own braces nest deeper with every turn. Kind: corruption that compounds."""
 
     @pytest.mark.parametrize("name", ALL)
     def test_the_seventh_call_is_as_deep_as_the_first(self, tokenizer_for: Any, name: str) -> None:
