@@ -2,8 +2,8 @@
 
 OTLP/JSON is described in opentelemetry-proto: 64-bit integers are strings, attributes are lists of key and value. The
 console exporters of the JavaScript and Python SDKs print one span an object; Phoenix writes tables whose columns are
-`attributes.…`; some tools keep the attributes alone. Events may come as log records that name their span: these make a
-span of events only, which `with_logs` puts together with the span itself.
+`attributes.…`, or pages of spans, attributes nested; some tools keep the attributes alone. Events may come as log
+records that name their span: these make a span of events only, which `with_logs` puts together with the span itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .clock import when
 from .fields import named
 
 DIALECTS = ("gen_ai.", "llm.", "ai.", "openinference.", "traceloop.")
+NESTED = ("gen_ai", "llm", "ai", "openinference", "traceloop", "input", "output", "session", "tool", "agent")
 DEFAULT_ATTRIBUTE_LIMIT = 128
 _DEEPEST = 30
 
@@ -46,7 +47,7 @@ def is_span_record(record: Any) -> bool:
     """Whether a record is an OTLP envelope, a span or a map of attributes of model calls."""
     if not isinstance(record, Mapping):
         return False
-    if _batches(record) is not None or _is_span(record) or _is_log(record):
+    if _batches(record) is not None or _is_span(record) or _is_log(record) or _is_page(record):
         return True
     return any(isinstance(key, str) and _plain(key).startswith(DIALECTS) for key in record)
 
@@ -59,6 +60,9 @@ def spans_of(record: Any) -> Iterator[Span]:
     if batches is not None:
         for batch in batches:
             yield from _of_batch(batch)
+    elif _is_page(record):
+        for span in record["data"]:
+            yield _span(span, {})
     elif _is_log(record):
         yield _log(record)
     elif _is_span(record):
@@ -80,6 +84,12 @@ def _batches(record: Mapping[str, Any]) -> list[Any] | None:
 def _is_span(record: Mapping[str, Any]) -> bool:
     marks = ("spanContext", "context", "spanId", "span_id", "traceId", "trace_id")
     return isinstance(record.get("attributes"), (Mapping, list)) and any(key in record for key in marks)
+
+
+def _is_page(record: Mapping[str, Any]) -> bool:
+    """Spans as Phoenix's API gives them."""
+    data = record.get("data")
+    return isinstance(data, list) and bool(data) and all(isinstance(span, Mapping) and _is_span(span) for span in data)
 
 
 def _is_log(record: Mapping[str, Any]) -> bool:
@@ -190,9 +200,19 @@ def _events(raw: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _attributes(raw: Any) -> dict[str, Any]:
     if isinstance(raw, Mapping):
-        return {str(key): value for key, value in raw.items()}
+        return dict(_dotted(raw, ""))
     pairs = (pair for pair in (raw if isinstance(raw, list) else []) if isinstance(pair, Mapping))
     return {pair["key"]: _value(pair.get("value")) for pair in pairs if isinstance(pair.get("key"), str)}
+
+
+def _dotted(raw: Mapping[str, Any], before: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Attributes by their dotted names, also where an exporter nested them below the first part of the name."""
+    for key, value in raw.items():
+        name = f"{before}{key}"
+        if isinstance(value, Mapping) and depth < _DEEPEST and (before or key in NESTED):
+            yield from _dotted(value, name + ".", depth + 1)
+        else:
+            yield name, value
 
 
 def _value(raw: Any, depth: int = 0) -> Any:

@@ -122,6 +122,23 @@ def test_a_table_of_spans_has_messages_as_lists() -> None:
     assert [m.content for m in one(row).messages()] == ["Hi", "Hello."]
 
 
+def test_attributes_may_be_nested_and_spans_come_in_pages() -> None:
+    message = {"message": {"role": "user", "contents": [{"message_content": {"type": "text", "text": "Hi"}}]}}
+    llm = {
+        "model_name": "m",
+        "input_messages": [message],
+        "output_messages": [{"message": {"role": "assistant", "content": "Hello."}}],
+        "token_count": {"prompt": 9, "completion": 2, "prompt_details": {"cache_read": 4}},
+    }
+    attributes = {"openinference": {"span": {"kind": "LLM"}}, "llm": llm, "session": {"id": "s"}}
+    context = {"context": {"trace_id": "t", "span_id": "s"}, "start_time": "2025-01-01T00:00:00Z"}
+    page = {"data": [{"name": "LLM", **context, "attributes": attributes}], "next_cursor": None}
+    assert formats.detect([page], "f").name == "openinference"
+    run = one(page)
+    assert [m.content for m in run.messages()] == ["Hi", "Hello."]
+    assert (run.turns[0].usage, run.meta["chain"]) == (Usage(5, 4, None, 2), "s")
+
+
 def test_chains_and_retrievers_are_no_calls_and_a_session_is_the_chain() -> None:
     chain = {"openinference.span.kind": "CHAIN", "input.value": "x", "output.value": "y"}
     (item,) = items(FORMAT, [span(chain)])
