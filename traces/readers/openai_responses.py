@@ -59,9 +59,9 @@ def read(record: Any) -> Trajectory:
     if request.get("previous_response_id") or response.get("previous_response_id") or request.get("conversation"):
         losses.add("history_on_server")
     said.close()
-    before = len(said.messages)
-    said.extend(listed(response.get("output")))
-    answered = len(said.messages) > before
+    output = listed(response.get("output"))
+    said.extend(output)
+    answered = bool(output)
     tools, hosted = tools_of(request.get("tools") or response.get("tools"))
     trajectory = trajectory_of(
         NAME,

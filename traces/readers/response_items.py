@@ -91,8 +91,12 @@ class Conversation:
             self.losses.add("unknown_items")
 
     def close(self) -> None:
-        """The model call is over: what it makes from here on belongs to the next one."""
-        self._open = False
+        """The model call is over: what it makes from here on belongs to the next one. Thinking alone is no call: it
+        belongs to what follows it.
+        """
+        self._open = (
+            self._open and self.answer is not None and not (self.answer["content"] or self.answer["tool_calls"])
+        )
 
     def chat(self) -> list[dict[str, Any]]:
         """The messages, with the pieces of each answer put together."""

@@ -44,6 +44,12 @@ def test_thinking_belongs_to_what_follows_it() -> None:  # bug 21
     assert [bool(t.assistant.tool_calls) for t in made.turns] == [True, False, True]
 
 
+def test_thinking_at_the_end_of_an_input_belongs_to_the_answer() -> None:  # bug 21
+    made = read({"input": [USER, call("a"), result("a"), thought("B")], "output": [SAID]})
+    assert [(t.assistant.reasoning, t.assistant.content) for t in made.turns] == [(None, ""), ("B", "In Oslo.")]
+    assert made.meta == {"one_call": True}
+
+
 def test_the_thinking_of_open_models_is_kept_and_encrypted_thinking_is_said() -> None:
     own = thought("short", content=[{"type": "reasoning_text", "text": "the long way"}])
     made = read([USER, own, SAID])
