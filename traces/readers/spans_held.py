@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -11,6 +12,8 @@ from ..reading import Bad, Item, Record, Reject
 from .spans import Trace, runs
 
 MOST_CHARACTERS = 64_000_000
+_VALUE = 100  # what a value takes beside its text, in characters
+_MOST_LET_GO = 1 << 18
 Part = TypeVar("Part")
 
 
@@ -32,7 +35,7 @@ def gathered(
     a piece for itself, which ingest joins again where it continues the first.
     """
     held: dict[str, _Group[Part]] = {}
-    let_go: set[str] = set()
+    let_go: OrderedDict[str, None] = OrderedDict()
     total = 0
     for found in records:
         if isinstance(found, Bad):
@@ -59,7 +62,9 @@ def gathered(
         while total > MOST_CHARACTERS and len(held) > 1:
             key = next(iter(held))
             group = held.pop(key)
-            let_go.add(key)
+            let_go[key] = None
+            if len(let_go) > _MOST_LET_GO:
+                let_go.popitem(last=False)
             total -= group.characters
             yield from _items(source, group, trace_of, piece=True)
     for key in list(held):
@@ -83,10 +88,11 @@ def _items(
 
 
 def characters(value: Any) -> int:
-    """Characters of all texts inside a value."""
+    """Characters of all texts inside a value, and what keeping each value takes beside them."""
     level, total = [value], 0
     while level:
         below: list[Any] = []
+        total += _VALUE * len(level)
         for item in level:
             if isinstance(item, str):
                 total += len(item)

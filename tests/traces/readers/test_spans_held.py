@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sources import items
+from sources import Beside, items
 
 from kvmill.traces.ingest import ingest
 from kvmill.traces.readers import spans_held
 from kvmill.traces.readers.openai_agents import FORMAT
-from kvmill.traces.reading import Bad
+from kvmill.traces.reading import Bad, Record
 from kvmill.traces.select import select
 from kvmill.traces.store import Store
 from kvmill.traces.trajectory import Trajectory
@@ -56,7 +57,7 @@ def test_a_broken_record_between_them_is_passed_on() -> None:
 
 
 def test_too_much_held_lets_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans_held, "MOST_CHARACTERS", 1200)
+    monkeypatch.setattr(spans_held, "MOST_CHARACTERS", 9000)
     records = [span(f"trace-{n}", turn) for turn in range(3) for n in range(6)]
     made = turns(items(FORMAT, records))
     assert sum(count for _, count in made) > 18, "pieces repeat what came before"
@@ -65,7 +66,7 @@ def test_too_much_held_lets_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_pieces_of_a_trace_are_joined_again_at_ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans_held, "MOST_CHARACTERS", 1200)
+    monkeypatch.setattr(spans_held, "MOST_CHARACTERS", 9000)
     records = [span(f"trace-{n}", turn) for turn in range(3) for n in range(6)]
     (tmp_path / "spans.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     store = Store.open(tmp_path / "store")
@@ -76,5 +77,19 @@ def test_pieces_of_a_trace_are_joined_again_at_ingest(tmp_path: Path, monkeypatc
         assert [turn.tool_wait_s for turn in run.turns] == [1.0, 1.0, None]
 
 
-def test_texts_are_counted_wherever_they_are() -> None:
-    assert spans_held.characters({"a": ["xx", {"b": "yyy"}, 1, None], "c": "z"}) == 6
+def test_what_is_held_counts_texts_and_values_wherever_they_are() -> None:
+    value = {"a": ["xx", {"b": "yyy"}, 1, None], "c": "z"}
+    assert spans_held.characters(value) == 6 + 8 * spans_held.characters(None)
+
+
+def test_thousands_of_tiny_spans_are_held_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans_held, "MOST_CHARACTERS", 700_000)
+    empty = {"object": "trace.span", "id": "s", "span_data": {"type": "custom"}}
+    tracemalloc.start()
+    records = (Record(n, {**empty, "trace_id": f"t{n}"}) for n in range(4_000))
+    assert FORMAT.gather is not None
+    count = sum(1 for _ in FORMAT.gather(iter(records), Beside()))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 4_000
+    assert peak < 5_000_000
