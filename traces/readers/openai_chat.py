@@ -7,14 +7,14 @@ in `request` and `response`, in an HTTP `body`, merged into one object, or as th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from ..chain import ONE_CALL
+from ..chain import ONE_CALL, START
 from ..reading import Format, Reject
 from ..trajectory import Trajectory, Usage
-from .chat import has_blocks, has_calls, is_messages, listed, tools_of, trajectory_of
-from .counts import count
+from .chat import Told, has_blocks, has_calls, is_messages, listed, tools_of, trajectory_of
+from .clock import between
+from .counts import count, finite
 from .http import ALONE, body_of, events_of
 
 NAME = "openai-chat"
@@ -82,19 +82,19 @@ def read(record: Any) -> Trajectory:
     if response is not None and answer is None:
         raise Reject("the response holds no message")
     family = record.get("family")
-    trajectory = trajectory_of(
+    began, ended = finite(record.get("startTime")), finite(record.get("endTime"))  # LiteLLM's, in seconds since 1970
+    asked = sum(isinstance(m, Mapping) and m.get("role") == "assistant" for m in messages)
+    told = Told(usage_of(response.get("usage")) if response else None, began, between(began, ended))
+    return trajectory_of(
         NAME,
         family if isinstance(family, str) and family else "chat",
         [*messages, answer] if answer is not None else messages,
         losses=losses,
+        told=() if answer is None else [*[None] * asked, told],
         tools=tools_of(request.get("tools") or request.get("functions") or record.get("tools")),
-        meta={} if answer is None else {ONE_CALL: True},
+        meta={} if answer is None else {ONE_CALL: True} | ({} if began is None else {START: began}),
         model=next((m["model"] for m in (response, request, record) if m and isinstance(m.get("model"), str)), None),
     )
-    usage = usage_of(response.get("usage")) if response else None
-    if usage is None or answer is None:
-        return trajectory
-    return replace(trajectory, turns=(*trajectory.turns[:-1], replace(trajectory.turns[-1], usage=usage)))
 
 
 def _request(record: Mapping[str, Any]) -> Mapping[str, Any]:

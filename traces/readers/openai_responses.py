@@ -7,13 +7,14 @@ that goes on from `previous_response_id` lacks what came before: it is on the se
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from ..chain import ONE_CALL
+from ..chain import ONE_CALL, START
 from ..reading import Format, Reject
 from ..trajectory import Trajectory
-from .chat import listed, trajectory_of
+from .chat import Told, listed, trajectory_of
+from .clock import between
+from .counts import finite
 from .http import ALONE, STREAMED, body_of, events_of
 from .response_items import Conversation, is_item, tools_of, usage_of
 
@@ -62,21 +63,24 @@ def read(record: Any) -> Trajectory:
     output = listed(response.get("output"))
     said.extend(output)
     answered = bool(output)
+    messages = said.chat()
     tools, hosted = tools_of(request.get("tools") or response.get("tools"))
-    trajectory = trajectory_of(
+    began, ended = finite(response.get("created_at")), finite(response.get("completed_at"))
+    told = Told(usage_of(response.get("usage")), began, between(began, ended))
+    earlier = sum(message["role"] == "assistant" for message in messages) - 1
+    return trajectory_of(
         NAME,
         "chat",
-        said.chat(),
+        messages,
         tools=tuple(tools),
         losses=losses,
+        told=[*[None] * earlier, told] if answered else (),
         model=next((m["model"] for m in (response, request) if isinstance(m.get("model"), str)), None),
         already_compacted="already_compacted" in losses,
-        meta=({ONE_CALL: True} if answered else {}) | ({"hosted_tools": hosted} if hosted else {}),
+        meta=({ONE_CALL: True} if answered else {})
+        | ({START: began} if answered and began is not None else {})
+        | ({"hosted_tools": hosted} if hosted else {}),
     )
-    usage = usage_of(response.get("usage"))
-    if usage is None or not answered:
-        return trajectory
-    return replace(trajectory, turns=(*trajectory.turns[:-1], replace(trajectory.turns[-1], usage=usage)))
 
 
 def _are_items(value: Any) -> bool:

@@ -109,3 +109,9 @@ def test_a_record_that_could_not_be_parsed_is_passed_on(reader: Format) -> None:
     made = list(reader.gather(iter([first, bad, *rest]), Beside()))
     assert [(item.place, item.reason, item.raw) for item in made if item.value is None] == [(2, bad.reason, bad.raw)]
     assert any(item.value is not None for item in made)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_record_of_an_example_looks_like_another_format(name: str) -> None:
+    for value in example(name):
+        assert {reader.name for reader in FORMATS.values() if reader.sniff(value)} <= {name}

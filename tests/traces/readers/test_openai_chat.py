@@ -239,3 +239,10 @@ def test_a_system_prompt_beside_the_messages_is_kept() -> None:
     record = {"system": "Be brief.", "messages": [USER, CALL, RESULT, SAID]}
     assert formats.detect([record], "x").name == "openai-chat"
     assert [(m.role, m.content) for m in read(record).prefix] == [("system", "Be brief."), ("user", USER["content"])]
+
+
+def test_a_log_that_times_its_calls() -> None:
+    answer = {"choices": [{"message": {"content": "x"}}]}
+    run = read({"messages": [USER, SAID, USER], "response": answer, "startTime": 100.5, "endTime": 102.0})
+    assert [(turn.started_s, turn.duration_s) for turn in run.turns] == [(None, None), (0.0, 1.5)]
+    assert run.meta == {"one_call": True, "start_s": 100.5}

@@ -85,6 +85,12 @@ def test_a_request_with_its_response() -> None:
         assert made.model == "m-1"
 
 
+def test_a_response_says_when_it_began_and_ended() -> None:
+    made = read({"input": [USER, SAID, USER], "output": [SAID], "created_at": 100, "completed_at": 103})
+    assert [(turn.started_s, turn.duration_s) for turn in made.turns] == [(None, None), (0.0, 3.0)]
+    assert made.meta == {"one_call": True, "start_s": 100.0}
+
+
 def test_a_history_on_the_server_is_said() -> None:
     assert "history_on_server" in read({"input": [USER], "output": [SAID], "previous_response_id": "resp_0"}).losses
     assert "history_on_server" in read([{"type": "item_reference", "id": "msg_0"}, USER, SAID]).losses
