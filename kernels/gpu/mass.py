@@ -16,16 +16,50 @@ import triton.language as tl
 from torch import Tensor
 
 from .blocks import LOG2E, Tiles, arithmetic, lines, on_device, pieces, products, rows_of, slots
-from .totals import checked, log_totals
+from .totals import checked, log_totals, partial_totals
 
 __all__ = ["attention_mass", "log_totals"]
+
+SHIFT_ROWS = 16
+
+
+@triton.jit
+def _shift_kernel(
+    parts,
+    shifts,
+    rows,
+    splits,
+    stride_ps,
+    stride_ph,
+    POWER: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+):
+    """What to subtract from the logits of each row, POWER times its log₂-sum-exp over the pieces of the keys.
+
+    +inf, which makes every weight 0, for a row that saw nothing and for those that fill the last block: the second
+    pass then needs no test for either.
+    """
+    p_r = tl.program_id(0)
+    p_h = tl.program_id(1).to(tl.int64)
+    o_r = p_r * BLOCK_R + tl.arange(0, BLOCK_R)
+    o_s = tl.arange(0, BLOCK_S)
+    at = parts + p_h * stride_ph + o_s[:, None].to(tl.int64) * stride_ps + o_r[None, :]
+    m_part = (o_s < splits)[:, None] & (o_r < rows)[None, :]
+    b_part = tl.load(at, mask=m_part, other=-float("inf")).to(tl.float32)
+    b_top = tl.max(b_part, 0)
+    m_none = b_top == -float("inf")
+    b_from = tl.where(m_none, 0.0, b_top)
+    b_sum = tl.where(m_none, 1.0, tl.sum(tl.exp2((b_part - b_from[None, :]) * LOG2E), 0))
+    b_shift = tl.where(m_none, float("inf"), b_from * LOG2E + tl.log2(b_sum)) * POWER
+    tl.store(shifts + p_h * tl.num_programs(0) * BLOCK_R + o_r, b_shift)
 
 
 @triton.jit
 def _mass_kernel(
     queries,
     keys,
-    totals,
+    shifts,
     bias,
     limits,
     gains,
@@ -42,7 +76,6 @@ def _mass_kernel(
     stride_qr,
     stride_kh,
     stride_kn,
-    stride_th,
     stride_bh,
     stride_gh,
     stride_ph,
@@ -75,7 +108,7 @@ def _mass_kernel(
     end = tl.minimum(begin + per, rows)
     queries += p_h * stride_qh
     keys += p_h * stride_kh
-    totals += p_h * stride_th
+    shifts += p_h * tl.cdiv(rows, BLOCK_R) * BLOCK_R
     b_k = rows_of(keys, first, count, stride_kn, columns, BLOCK_N, CHUNK, RAGGED, UPCAST)
     b_bias = tl.zeros([BLOCK_N], tl.float32)
     if HAS_BIAS:
@@ -89,14 +122,13 @@ def _mass_kernel(
     for start in range(begin, end, BLOCK_R):
         o_r = start + tl.arange(0, BLOCK_R)
         m_r = o_r < end
+        # Of whole blocks, so no mask; and before the products, under which it arrives.
+        b_shift = tl.load(shifts + o_r)
         b_dot = products(
             b_k, keys, first, count, stride_kn, queries, start, end, stride_qr, columns,
             BLOCK_N, BLOCK_R, BLOCK_D, CHUNK, RAGGED, UPCAST, PRECISION,
         )  # fmt: skip
-        # +inf makes every weight of a row 0: rows that are not there, and those that saw nothing.
-        b_total = tl.load(totals + o_r, mask=m_r, other=float("inf")).to(tl.float32)
-        b_total = tl.where(b_total == -float("inf"), float("inf"), b_total) * (LOG2E * POWER)
-        b_log = b_dot * scale - b_total[None, :]
+        b_log = b_dot * scale - b_shift[None, :]
         if HAS_BIAS:
             b_log += b_bias[:, None]
         if HAS_LIMITS:
@@ -140,20 +172,37 @@ def attention_mass(
     if rows == 0 or count == 0:
         return torch.zeros(heads, count, dtype=torch.float32, device=keys.device)
     if log_total is None:
-        log_total = log_totals(queries, keys, scaling, limits=limits, bias=bias)
-    log_total = lines(log_total)
+        totals = partial_totals(queries, keys, scaling, limits, bias)
+    else:
+        totals = lines(log_total).unsqueeze(0)
     bias = None if bias is None else lines(bias)
+    limits = None if limits is None else lines(limits)
     gains = None if row_weights is None else lines(row_weights.expand(heads, rows))
-    asked_at, held_at = (None, None) if positions is None else (positions[0], lines(positions[1].expand(heads, count)))
+    asked_at, held_at = (
+        (None, None) if positions is None else (lines(positions[0]), lines(positions[1].expand(heads, count)))
+    )
     power = 2 if reduction == "rms" else 1
     blocks = triton.cdiv(count, tiles.held)
     splits = pieces(heads * blocks, triton.cdiv(rows, tiles.streamed), slots(keys, tiles.per_processor))
     parts = torch.empty(splits, heads, count, dtype=torch.float32, device=keys.device)
+    padded_rows = triton.cdiv(rows, tiles.streamed) * tiles.streamed
+    shifts = torch.empty(heads, padded_rows, dtype=torch.float32, device=keys.device)
     with on_device(keys):
+        _shift_kernel[(padded_rows // SHIFT_ROWS, heads)](
+            totals,
+            shifts,
+            rows,
+            len(totals),
+            totals.stride(0),
+            totals.stride(1),
+            POWER=power,
+            BLOCK_S=triton.next_power_of_2(len(totals)),
+            BLOCK_R=SHIFT_ROWS,
+        )
         _mass_kernel[(blocks, splits, heads)](
             queries,
             keys,
-            log_total,
+            shifts,
             bias,
             limits,
             gains,
@@ -170,7 +219,6 @@ def attention_mass(
             queries.stride(1),
             keys.stride(0),
             keys.stride(1),
-            log_total.stride(0),
             0 if bias is None else bias.stride(0),
             0 if gains is None else gains.stride(0),
             0 if held_at is None else held_at.stride(0),

@@ -148,8 +148,15 @@ def log_totals(
 
     ValueError for a scaling that is not positive and for rows that are not contiguous.
     """
+    parts = partial_totals(queries, keys, scaling, limits, bias)
+    return parts[0] if len(parts) == 1 else parts.logsumexp(0)
+
+
+def partial_totals(queries: Tensor, keys: Tensor, scaling: float, limits: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Log-sum-exps over consecutive pieces of the keys, (pieces, H_kv, R): their log-sum-exp is that over all."""
     checked(queries, keys, scaling)
     bias = None if bias is None else lines(bias)
+    limits = None if limits is None else lines(limits)
     heads, rows, dim = queries.shape
     count, tiles = keys.shape[1], Tiles.of(keys)
     blocks = triton.cdiv(rows, tiles.held)
@@ -179,7 +186,7 @@ def log_totals(
             **arithmetic(keys),
             **tiles.launch(),
         )
-    return totals[0] if splits == 1 else totals.logsumexp(0)
+    return totals
 
 
 def checked(queries: Tensor, keys: Tensor, scaling: float) -> None:
