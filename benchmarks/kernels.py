@@ -38,7 +38,11 @@ def figures(
     ops: Sequence[str], device: torch.device, *, size: str = "default", verify: bool = True, force: bool = False
 ) -> dict[str, Any]:
     """Rows, targets and roofline of these operations. UserError where others use the CPU, unless forced."""
-    wrong = verified(ops, device.type) if verify else dict.fromkeys(ops, "not verified (--no-verify)")
+    wrong = (
+        verified(ops, device.type, quick=size == "quick")
+        if verify
+        else dict.fromkeys(ops, "not verified (--no-verify)")
+    )
     if (busy := other_cores()) is not None and busy > BUSY_CORES and not force:
         raise UserError(f"other processes use {busy:.1f} cores: wait until they are done, or time anyway with --force")
     budget_s = BUDGETS_S[size]

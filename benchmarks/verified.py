@@ -17,13 +17,14 @@ ROOT = Path(__file__).resolve().parents[1]
 _SEEN: dict[str, dict[str, str | None]] = {}
 
 
-def verified(ops: Iterable[str], device: str, *, root: Path = ROOT) -> dict[str, str | None]:
+def verified(ops: Iterable[str], device: str, *, quick: bool = False, root: Path = ROOT) -> dict[str, str | None]:
     """For each operation what is wrong with it: None where its tests pass, in one run of pytest.
 
-    On a CPU without the tests of the Triton forms, which are not timed there. The outcome is kept for the life of the
-    process as long as no source file changes.
+    On a CPU without the tests of the Triton forms, which are not timed there; `quick` without those of the reference
+    itself. The outcome is kept for the life of the process as long as no source file changes.
     """
-    files = {op: sorted((root / "tests" / "kernels").glob(f"test_*{MODULES[op]}*.py")) for op in ops}
+    ending = "_impls.py" if quick else "*.py"
+    files = {op: sorted((root / "tests" / "kernels").glob(f"test_*{MODULES[op]}{ending}")) for op in ops}
     wanted = sorted({file for found in files.values() for file in found})
     key = f"{device} {_source(root, wanted)}"
     if key not in _SEEN:

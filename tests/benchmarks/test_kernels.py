@@ -152,6 +152,7 @@ def test_an_operation_is_verified_by_its_own_tests(tmp_path: Path) -> None:
     assert "come with a checkout" in str(found["rotate_keys"])
     (folder / "test_topk_impls.py").write_text("def test_good(): pass\n")
     assert verified(ops, "cpu", root=tmp_path)["pool_topk"] is None
+    assert verified(("pool_topk",), "cpu", quick=True, root=tmp_path) == {"pool_topk": None}
     assert verified(("attention_mass",), "cuda", root=tmp_path) == {"attention_mass": "test_triton fails"}
 
 
