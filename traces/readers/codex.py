@@ -158,8 +158,7 @@ class _Rollout:
         if type(turns) is int and 0 < turns <= len(self._asked):
             del self._said.messages[self._asked[-turns] :]
             del self._asked[-turns:]
-            self._said.close()
-            self._said.answer = None
+            self._said.forget()
             self._losses.add("branches_dropped")
 
     def cut(self, last: bool = False) -> Iterator[Item]:
@@ -183,8 +182,7 @@ class _Rollout:
             self._said.extend(item for item in history if isinstance(item, Mapping))
         elif isinstance(summary, str) and summary:
             self._said.add({"role": "user", "content": summary})
-        self._said.close()
-        self._said.answer = None
+        self._said.forget()
         self._kept = len(self._said.messages)
 
     def _trajectory(self) -> Trajectory:

@@ -44,8 +44,11 @@ def sniff(record: Any) -> bool:
     if not isinstance(record, Mapping) or not _OTHERS.isdisjoint(record):
         return False
     request, response = _request(record), body_of(record.get("response"))
-    if isinstance(response, Mapping) and response.get("type") == "message":  # Anthropic's
-        return False
+    events = events_of(response)
+    if events is not None and not any("choices" in event for event in events):
+        return False  # a stream of another API
+    if isinstance(response, Mapping) and response.get("type") == "message":
+        return False  # Anthropic's
     if "messages" not in request:
         return _is_response(response or record)
     if "system" in request and is_messages(request["messages"]) and not has_calls(request["messages"]):

@@ -98,6 +98,10 @@ class Conversation:
             self._open and self.answer is not None and not (self.answer["content"] or self.answer["tool_calls"])
         )
 
+    def forget(self) -> None:
+        """What comes next begins an answer of its own, whatever was open."""
+        self.answer, self._open = None, False
+
     def chat(self) -> list[dict[str, Any]]:
         """The messages, with the pieces of each answer put together."""
         return [_joined(message) if message["role"] == "assistant" else message for message in self.messages]
@@ -107,12 +111,12 @@ class Conversation:
         self._open = False
 
     def _assistant(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        if not self._open:
+        if not self._open or self.answer is None:
             self.answer = {"role": "assistant", "content": [], "reasoning": [], "tool_calls": []}
             self.messages.append(self.answer)
             self._open = True
-        self.messages[-1].update(values)
-        return self.messages[-1]
+        self.answer.update(values)
+        return self.answer
 
     def _call(self, message: dict[str, Any], item: Mapping[str, Any], field: str) -> None:
         kind = str(item.get("type"))
