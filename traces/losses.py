@@ -60,6 +60,29 @@ LOSSES = {
     "user_side_calls": "calls that the user made are left out of the agent's prompt",
 }
 
+RENDERING = {
+    # What a chat template changes, in the rows of a replay and in `traces show --tokens`.
+    "template_without_tools": "the template prints no tools: calls and schemas are put into the text",
+    "tool_role_as_user": "the template knows no tool role: results are put to the user",
+    "system_as_user": "the template knows no system role",
+    "developer_as_system": "the template prints nothing of a developer's message: it is put to the system",
+    "roles_forced": "messages of one role in a row, for a template that wants roles to alternate",
+    "template_not_prefix_preserving": "the template rewrites earlier messages; what a session holds stays",
+    "generation_prompt_differs": "the prompt for an answer is not how the recorded answer begins",
+    "reply_printed_otherwise": "what the model just wrote is printed otherwise later on",
+    "arguments_reserialised": "calls whose printed arguments differ from the recorded text",
+    "arguments_not_an_object": "arguments that are no JSON object, for a template that wants one",
+    "call_dropped": "characters of calls that do not come out",
+    "call_ids_printed": "ids of calls that the template prints; its model may know ids of one form only",
+    "results_attributed_by_order": "results in another order than their calls, for a template that prints no ids",
+    "schema_text_dropped": "characters of names and descriptions of tools that do not come out",
+    "content_dropped": "characters of content that do not come out",
+    "content_trimmed": "blanks at the ends of content that do not come out",
+    "content_escaped": "characters that the template adds by writing content in JSON's spelling",
+    "reasoning_dropped": "characters of thinking that do not come out",
+    "empty_thinking_added": "an empty thought that the template puts before the recorded one",
+}
+
 
 def code_of(loss: str) -> str:
     """A loss without its count."""
