@@ -154,6 +154,13 @@ def test_turns_that_were_rolled_back_are_no_part_of_the_run() -> None:
     assert "branches_dropped" in run.losses
 
 
+def test_thinking_that_was_rolled_back_is_gone() -> None:
+    thought = line("response_item", type="reasoning", summary=[{"type": "summary_text", "text": "Hm."}])
+    back = line("event_msg", type="thread_rolled_back", num_turns=1)
+    (run,) = runs([META, ASKED, thought, tokens((9, 0, 1), None), back, ASKED, message("assistant", "x")])
+    assert [(turn.assistant.reasoning, turn.assistant.content) for turn in run.turns] == [(None, "x")]
+
+
 def test_aborted_turns_and_subagents_are_said() -> None:
     spawned = {"subagent": {"thread_spawn": {"parent_thread_id": "p", "depth": 1}}}
     meta = line("session_meta", id="s", source=spawned)
