@@ -47,7 +47,7 @@ def measured(path: Path, data: Path) -> dict[str, Any]:
         store = Store.open(Path(folder))
         report = ingest(store, [path], redact=False)
         file = report.files[0]
-        row |= {"format": file.format, "error": _without_path(file.error, path)}
+        row |= {"format": file.format, "error": _short(file.error, path)}
         row |= {name: getattr(file, name) for name in ("accepted", "rejected", "duplicates", "chained")}
         row |= {
             "reasons": [] if file.error else sorted(report.reasons),
@@ -68,9 +68,9 @@ def measured(path: Path, data: Path) -> dict[str, Any]:
     return row
 
 
-def _without_path(error: str | None, path: Path) -> str | None:
-    """An error without the folders of this machine."""
-    return error and error.replace(str(path), path.name)
+def _short(error: str | None, path: Path) -> str | None:
+    """An error without the folders of this machine, and without the list of all formats."""
+    return error and error.replace(f"{path}: ", "").replace(str(path), path.name).partition(" Known formats:")[0]
 
 
 def described() -> list[dict[str, Any]]:

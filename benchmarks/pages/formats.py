@@ -64,27 +64,27 @@ def _two(title: str, rows: Mapping[str, str]) -> str:
 
 def _files(rows: Sequence[Row]) -> str:
     head = (
-        "| file | format | accepted | rejected | turns | calls | losses | long text kept | left out, characters |\n"
-        "|---|---|---|---|---|---|---|---|---|"
+        "| file | format | accepted | rejected | turns | calls | losses | long texts left out, characters |\n"
+        "|---|---|---|---|---|---|---|---|"
     )
     return "\n".join([head, *map(_file, rows)])
 
 
 def _file(row: Row) -> str:
     if row["error"] is not None:
-        return f"| `{row['file']}` | – | 0 | all | – | – | {_cell(row['error'])} | – | – |"
+        return f"| `{row['file']}` | – | 0 | all: {_cell(row['error'])} | – | – | – | – |"
     rejected = f"{row['rejected']:,}" + (f": {_cell('; '.join(row['reasons']))}" if row["reasons"] else "")
     accepted = f"{row['accepted']:,}" + (f" (and {row['chained']} inside them)" if row["chained"] else "")
+    runs = row["trajectories"] > 0
     cells = (
         f"`{row['file']}`",
         row["format"] or "–",
         accepted,
         rejected,
-        f"{row['turns']:,}" if row["trajectories"] else "–",
-        f"{row['calls']:,}" if row["trajectories"] else "–",
-        ", ".join(f"{count} `{name}`" for name, count in sorted(row["losses"].items())) or "none",
-        "–" if row["text_kept"] is None else f"{row['text_kept']:.0%}",
-        ", ".join(f"`{_cell(place)}` {count:,}" for place, count in row["left_out"]) or "–",
+        f"{row['turns']:,}" if runs else "–",
+        f"{row['calls']:,}" if runs else "–",
+        ", ".join(f"{count} `{name}`" for name, count in sorted(row["losses"].items())) or ("none" if runs else "–"),
+        ", ".join(f"`{_cell(place)}` {count:,}" for place, count in row["left_out"]) or ("none" if runs else "–"),
     )
     return "| " + " | ".join(cells) + " |"
 

@@ -92,10 +92,11 @@ EXPORT = """
 is read again, and its answer lists by name what did not come back:"""
 
 REAL = """
-Each file read by itself. *Long text kept*: characters of the file's different texts of 40 characters and more (JSON
-inside strings taken apart) that stand in its trajectories, their tools, labels or metadata; the places that hold most
-of the rest are named. Settings, evaluations, recorded copies of the same history and telemetry's own fields are no part
-of a run. Files that belong to another (`queries.tsv`, `*.chatml.json`, challenges) are refused when read alone."""
+Each file read by itself. Files that belong to another one (`queries.tsv`, `*.chatml.json`, challenges) are refused when
+read alone. *Left out*: of the file's different texts of 40 characters and more (JSON inside strings taken apart) those
+that stand in no trajectory, its tools, labels or metadata as they are; the three largest places are named. They are
+settings, evaluations, telemetry's own fields, and copies of the same conversation in another spelling (Langfuse's
+`trace.output`, the text form beside OpenHands' `raw_messages`)."""
 
 ENGINES = """
 ## Faults of engines

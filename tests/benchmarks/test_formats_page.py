@@ -53,7 +53,7 @@ def test_a_file_is_measured_as_ingest_sees_it(tmp_path: Path) -> None:
     row = bench.measured(path, tmp_path)
     assert row["accepted"] == 0
     assert str(tmp_path) not in row["error"]
-    assert "| – | 0 | all |" in page({"files": [row]}, [])
+    assert "| – | 0 | all: none of its first records can be read" in page({"files": [row]}, [])
 
 
 def test_every_shared_file_is_still_what_the_page_says(shared_data: Path) -> None:
