@@ -11,8 +11,25 @@ from torch import Tensor
 
 from ..traces.tokens import TokenSegment
 from .lockstep import Lockstep
+from .model import LoadedModel, end_ids
+from .talk import Frame
 
 Ended = Literal["end", "stop", "max_tokens", "window"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What ends a message: one of `ids`, or, where a template closes messages by text alone, the text `closes`."""
+
+    ids: frozenset[int]
+    closes: str
+
+    @classmethod
+    def of(cls, frame: Frame, model: LoadedModel) -> Ending:
+        """By what the template puts after a message, and by the model's own configuration."""
+        known = model.tokenizer.control_ids
+        control = [token for token in frame.closing if token in known]
+        return cls(frozenset(control[:1]) | (end_ids(model.module) & known), "" if control else frame.printed)
 
 
 @dataclass(frozen=True, slots=True)

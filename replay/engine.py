@@ -11,15 +11,20 @@ from ..traces.tokens import ProbeTokens, TokenTrajectory
 from .branch import Branch, TurnCounters
 from .forward import Forward
 from .lockstep import Lockstep
+from .memory import released_on_error
 from .metrics import TurnQuality, score_chunk
 from .policies.base import Policy, Work
 from .probes import ProbeAnswer, answer_probes
 from .segments import turns_of
+from .stepwise import Asking, next_actions
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """One turn of one branch: quality sums, what it held after the turn and at most inside it, what it did."""
+    """One turn of one branch: quality sums, what it held after the turn and at most inside it, what it did.
+
+    `said` are the tokens it would have said at this turn, None where it was not asked.
+    """
 
     turn: int
     logical_tokens: int
@@ -29,6 +34,7 @@ class TurnRecord:
     aux_bytes: int
     counters: TurnCounters
     work: Work
+    said: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -49,18 +55,28 @@ def replay(
     policies: Sequence[Policy],
     probes: Sequence[ProbeTokens] = (),
     seed: int = 0,
+    asking: Asking | None = None,
 ) -> list[BranchRun]:
     """Teacher-forced replay. `policies[0]` is `full`, the reference of every quality figure.
 
     Recorded tokens are fed turn by turn; when a turn closes every policy compacts; later recorded assistant
-    tokens, and the probes after the last turn, are scored on what is left.
+    tokens, and the probes after the last turn, are scored on what is left. `asking` makes it stepwise: before each
+    recorded assistant turn from the second on, every policy generates what it would say, which is taken back.
     """
     run = Lockstep(forward, trajectory, policies, seed)
+    with released_on_error(run):
+        return _replay(run, probes, seed, asking)
+
+
+def _replay(run: Lockstep, probes: Sequence[ProbeTokens], seed: int, asking: Asking | None) -> list[BranchRun]:
+    forward, full = run.forward, run.branches[0]
     runs = {id(branch): BranchRun(branch.policy) for branch in run.branches}
-    full = run.branches[0]
-    for turn, segments in enumerate(turns_of(trajectory)):
+    for turn, segments in enumerate(turns_of(run.trajectory)):
         quality = {id(branch): TurnQuality() for branch in run.branches}
+        said: dict[int, tuple[int, ...]] = {}
         for segment in segments:
+            if asking is not None and turn > 0 and segment.kind == "assistant":
+                said = next_actions(run, segment, asking, seed)
             for chunk in run.chunks(segment):
                 lanes, hidden = run.feed(chunk)
                 scores = {} if hidden is None else score_chunk(forward, chunk, lanes, hidden, full.lane)
@@ -74,7 +90,7 @@ def replay(
             raise RuntimeError(f"the reference run failed: {full.error}")
         for key, counters in run.settle(turn).items():
             branch = next(b for b in run.branches if id(b) == key)
-            runs[key].turns.append(_record(run, branch, turn, quality[key], counters))
+            runs[key].turns.append(_record(run, branch, turn, quality[key], counters, said.get(key)))
     answers = answer_probes(forward, run.alive, probes)
     for branch in run.branches:
         result = runs[id(branch)]
@@ -85,7 +101,14 @@ def replay(
     return list(runs.values())
 
 
-def _record(run: Lockstep, branch: Branch, turn: int, quality: TurnQuality, counters: TurnCounters) -> TurnRecord:
+def _record(
+    run: Lockstep,
+    branch: Branch,
+    turn: int,
+    quality: TurnQuality,
+    counters: TurnCounters,
+    said: tuple[int, ...] | None,
+) -> TurnRecord:
     return TurnRecord(
         turn=turn,
         logical_tokens=run.logical,
@@ -95,4 +118,5 @@ def _record(run: Lockstep, branch: Branch, turn: int, quality: TurnQuality, coun
         aux_bytes=branch.aux_bytes,
         counters=counters,
         work=branch.work[turn],
+        said=said,
     )

@@ -120,22 +120,24 @@ class Forward:
     def feed(
         self,
         lanes: Sequence[Lane],
-        ids: Sequence[int],
+        ids: Sequence[int] | Sequence[Sequence[int]],
         *,
         observers: Sequence[Sequence[Observer]] = (),
         reading: Sequence[bool] = (),
         visible: Tensor | None = None,
         depth: Sequence[int] | None = None,
     ) -> Tensor:
-        """Feed the same L tokens to every lane; returns hidden states (B, L, hidden).
+        """Feed L tokens to every lane, the same ones or a row of its own to each; returns hidden states (B, L, hidden).
 
         Positions follow each lane's own. `visible` (L, L) and `depth` (L,) describe a tree of tokens instead of
         a sequence; the lane's position does not move then (roll the cache back afterwards).
         """
-        device, count = self.model.device, len(ids)
+        device = self.model.device
+        tokens = torch.tensor(ids, device=device)
+        count = tokens.shape[-1]
         steps = torch.tensor(range(count) if depth is None else depth, device=device)
         positions = torch.tensor([lane.position for lane in lanes], device=device)[:, None] + steps
-        tokens = torch.tensor(ids, device=device).expand(len(lanes), -1)
+        tokens = tokens.expand(len(lanes), -1)
         if visible is None:
             visible = torch.ones(count, count, dtype=torch.bool, device=device).tril()
         watching = observers or [()] * len(lanes)

@@ -17,6 +17,7 @@ from ..traces.tokens import TokenSegment, TokenTrajectory
 from .branch import Branch, Lane, TurnCounters
 from .cache import process_bytes
 from .forward import Forward, Observer
+from .memory import is_out_of_memory, shortage
 from .policies.base import CHECK_EVERY_TOKENS, Policy
 from .policies.states import Chunk, Copy, Rewrite, Scene
 from .segments import chunk_ends, sizes_of
@@ -118,11 +119,7 @@ class Lockstep:
     def catch_up(self) -> None:
         """Feed what text-level policies put after their cut."""
         for branch in self.alive:
-            pending, branch.pending = branch.pending, []
-            for begin in range(0, len(pending), CHECK_EVERY_TOKENS):
-                part = pending[begin : begin + CHECK_EVERY_TOKENS]
-                self.forward.feed([branch.lane], [self.ids[token] for token in part])
-                branch.fed(part)
+            self._guard(branch, partial(self._catch_up, branch))
 
     def settle(self, turn: int) -> dict[int, TurnCounters]:
         """Check every branch against its footprint; returns the turn's counters by branch, and resets them."""
@@ -164,6 +161,13 @@ class Lockstep:
         if eviction is not None:
             branch.evict(eviction)
 
+    def _catch_up(self, branch: Branch) -> None:
+        pending, branch.pending = branch.pending, []
+        for begin in range(0, len(pending), CHECK_EVERY_TOKENS):
+            part = pending[begin : begin + CHECK_EVERY_TOKENS]
+            self.forward.feed([branch.lane], [self.ids[token] for token in part])
+            branch.fed(part)
+
     def _copy(self, branch: Branch, copy: Copy) -> None:
         """Feed a copy for its queries only."""
         lane = branch.own_lane()
@@ -204,7 +208,8 @@ class Lockstep:
         try:
             return action()
         except Exception as error:
-            branch.error = reason(error)
+            cache = branch.lane.cache
+            branch.error = shortage(error, cache.rows, cache.nbytes) if is_out_of_memory(error) else reason(error)
             _leave(branch.lane)
             return None
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..traces.tokens import TokenSegment, TokenTrajectory, recall_prompts, repeat_prompts
 from ..traces.trajectory import Message
-from .decoding import Ended, Rules, speak
+from .decoding import Ended, Ending, Rules, speak
 from .forward import Forward
 from .lockstep import Alone
-from .model import LoadedModel, end_ids, load_model
+from .model import LoadedModel, load_model
 from .policies.base import Policy
 from .policies.registry import parse_policy
 from .sampling import Sampler, Stops
@@ -237,12 +237,10 @@ class Session:
         if room < 1:
             raise UserError(f"no room for a reply: the session has {self.tokens} of {window} tokens")
         self._refuse_unknown_ends()
-        control = [token for token in frame.closing if token in tokenizer.control_ids]
-        ends = frozenset(control[:1]) | (end_ids(self._model.module) & tokenizer.control_ids)
-        # A template without control tokens closes a message by text alone: that text ends a reply.
-        closes = "" if control else frame.printed
+        ending = Ending.of(frame, self._model)
+        closes = ending.closes
         found = Stops([*stops, *([closes] if closes else [])], tokenizer.decode)
-        rules = Rules(pick, found, ends, min(max_tokens, room), "max_tokens" if max_tokens <= room else "window")
+        rules = Rules(pick, found, ending.ids, min(max_tokens, room), "max_tokens" if max_tokens <= room else "window")
         draft = speak(self._run, frame.head, rules, talk.growing)
         text, closing, self._ended = tokenizer.decode(draft.ids), frame.closing, draft.ended
         if closes and closes in text:
