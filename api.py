@@ -56,6 +56,7 @@ def run_replay(
     resume: str | None = None,
     equal_size: str | None = None,
     equal_by: str | None = None,
+    probes: str | None = None,
     progress: bool = False,
     store: Store | str | Path | None = None,
 ) -> dict[str, Any]:
@@ -82,6 +83,7 @@ def run_replay(
         resume=resume,
         equal_size=equal_size,
         equal_by=equal_by,
+        probes=probes,
         progress=progress,
     )
     return summary(opened, run)

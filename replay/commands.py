@@ -98,6 +98,10 @@ def replay(
     equal_by: Annotated[
         str | None, typer.Option(help="peak (default), mean or final: which rows --equal-size compares.")
     ] = None,
+    probes: Annotated[
+        str | None,
+        typer.Option(help="auto (default): recorded ones, else made recall probes; recorded or none."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Torch threads (the physical cores).")] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -110,6 +114,7 @@ def replay(
     run_id = replay_named(
         opened, traces=traces, model=model, policies=policy, mode=mode, measure=measure, limit=limit, seed=seed,
         dtype=dtype, device=device, threads=threads, resume=resume, equal_size=equal_size, equal_by=equal_by,
+        probes=probes,
     )  # fmt: skip
     _show(opened, run_id, "policy", as_json)
 

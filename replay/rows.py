@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+from ..traces.recall import scored_as
 from ..traces.tokens import TokenTrajectory
 from ..traces.trajectory import Trajectory
 from .engine import BranchRun, TurnRecord
@@ -35,6 +36,7 @@ class Identity:
     device: str
     threads: int
     mode: str
+    label_scorer: str | None = None  # how its probes are scored
 
     @classmethod
     def of(cls, trajectory: Trajectory, model: LoadedModel, seed: int, mode: str) -> Identity:
@@ -50,6 +52,7 @@ class Identity:
             f"{model.device}/{platform.machine()}",
             model.threads,
             mode,
+            scored_as(trajectory),
         )
 
     def cell(self, policy: Policy, measure: str) -> dict[str, Any]:
@@ -73,6 +76,7 @@ class Identity:
             "device": self.device,
             "threads": self.threads,
             "mode": self.mode,
+            "label_scorer": self.label_scorer,
         }
 
 

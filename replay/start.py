@@ -7,6 +7,7 @@ from typing import Any
 
 from ..console import note
 from ..errors import UserError, unknown
+from ..traces.recall import with_probes
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
 from .policies.registry import DEMO_POLICIES, parse_policies, parse_policy
@@ -32,6 +33,7 @@ def replay_named(
     resume: str | None = None,
     equal_size: str | None = None,
     equal_by: str | None = None,
+    probes: str | None = None,
     progress: bool = True,
 ) -> str:
     """Replay what is named and return the run's id. What is not given is the resumed run's, else the default.
@@ -56,6 +58,8 @@ def replay_named(
     spec = setting("traces", traces, "last")
     same = resume and traces is None and limit is None
     trajectories = _same_again(store, before) if same else _select(store, spec, limit)
+    asked = setting("probes", probes, "recorded" if resume else "auto")
+    trajectories = [with_probes(trajectory, asked) for trajectory in trajectories]
     wanted = setting("measure", measure, "quality")
     run_replay = _engine()
     try:
@@ -76,7 +80,12 @@ def replay_named(
             # A resumed run's policies are solved already; solving them again gives the same ones.
             equal_size=reference,
             equal_by=setting("equal_by", equal_by, "peak" if reference else None),
-            config={"traces": spec, "limit": setting("limit", limit, None), "asked": before.get("asked", chosen)},
+            config={
+                "traces": spec,
+                "limit": setting("limit", limit, None),
+                "asked": before.get("asked", chosen),
+                "probes": asked,
+            },
             progress=progress,
         )
     except KeyboardInterrupt:

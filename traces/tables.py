@@ -85,6 +85,7 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("device", _s),
         ("threads", _i),
         ("mode", _s),
+        ("label_scorer", _s),
         ("measure", _s),
         ("status", _s),
         ("error", _s),

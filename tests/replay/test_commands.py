@@ -172,7 +172,7 @@ def test_replay_has_the_documented_defaults_and_prints_results(app: typer.Typer,
     assert asked["policies"] == list(DEMO_POLICIES)
     assert (asked["model"], asked["measure"], asked["seed"]) == ("smollm2-135m", "quality", 0)
     assert (asked["dtype"], asked["device"], asked["threads"], asked["resume"]) == ("auto", "auto", None, None)
-    assert asked["config"] == {"traces": "samples", "limit": 4, "asked": list(DEMO_POLICIES)}
+    assert asked["config"] == {"traces": "samples", "limit": 4, "asked": list(DEMO_POLICIES), "probes": "auto"}
     assert (asked["equal_size"], asked["equal_by"]) == (None, None)
     families = [trajectory.family for trajectory in asked["trajectories"]]
     assert (len(families), len(set(families))) == (4, 2)
