@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,23 +44,30 @@ def compared(
     call gets the next of `inputs`, which together should be several times its cache.
     """
     failed: dict[str, str] = {}
-    for name, form in forms.items():
+
+    def tried(name: str, call: Callable[[], Any]) -> Any:
         try:
-            for _ in range(2):
-                form(inputs[0])
-            _wait(device)
+            return call()
         except Exception as error:
             failed[name] = _line(error)
-    running = {name: form for name, form in forms.items() if name not in failed}
+            return None
+
+    def warm(form: Form) -> None:
+        form(inputs[0])
+        _wait(device)
+
+    for name, form in forms.items():
+        tried(name, partial(warm, form))
     watch = _OnGpu(inputs, device) if device.type == "cuda" else _OnCpu(inputs)
-    first = {name: watch.prepare(name, form) for name, form in running.items()}
-    rounds = min(MOST, max(fewest, int(budget_s / max(sum(first.values()), 1e-6))))
-    spans: dict[str, list[float]] = {name: [] for name in running}
+    left = [name for name in forms if name not in failed]
+    spent = [tried(name, partial(watch.prepare, name, forms[name])) for name in left]
+    rounds = min(MOST, max(fewest, int(budget_s / max(sum(filter(None, spent)), 1e-6))))
+    spans: dict[str, list[float]] = {name: [] for name in left}
     for _ in range(rounds):
-        for name, form in running.items():
-            spans[name].append(watch.seconds(name, form))
-    times = {name: _times(found, watch.host_s.get(name)) for name, found in spans.items()}
-    return {name: failed.get(name) or times[name] for name in forms}
+        for name in left:
+            if name not in failed:
+                spans[name].append(tried(name, partial(watch.seconds, name, forms[name])))
+    return {name: failed.get(name) or _times(spans[name], watch.host_s.get(name)) for name in forms}
 
 
 class _OnCpu:
@@ -70,7 +78,7 @@ class _OnCpu:
         self.host_s: dict[str, float] = {}
 
     def prepare(self, name: str, form: Form) -> float:
-        """One call more, to know how many fit into the budget."""
+        """A second call of the warm-up, to know how many fit into the budget."""
         return self.seconds(name, form)
 
     def seconds(self, name: str, form: Form) -> float:

@@ -179,7 +179,7 @@ def test_figures_say_what_they_were_measured_on(monkeypatch: pytest.MonkeyPatch)
     assert json.loads(kernels.written(found))["targets"] == found["targets"]
     assert "attention_mass: target 2" in kernels.text(found)
     written = page(found)
-    assert "| `attention_mass` | H=2 R=32 n=96 D=64 float32 | torch |" in written
+    assert "| `attention_mass` | H=2 R=16 n=48 D=64 float32 | torch |" in written
     assert "Nothing is claimed" in written
 
 
