@@ -77,7 +77,7 @@ def products(
     b_streamed = rows_of(streamed, first, last, stride, columns, BLOCK_S, CHUNK, RAGGED, UPCAST)
     b_product = tl.dot(b_held, tl.trans(b_streamed), input_precision=PRECISION)
     if CHUNK < BLOCK_D:
-        for c in range(CHUNK, BLOCK_D, CHUNK):
+        for c in range(CHUNK, columns, CHUNK):
             b_more = rows_of(held + c, held_first, held_last, held_stride, columns - c, BLOCK_H, CHUNK, RAGGED, UPCAST)
             b_streamed = rows_of(streamed + c, first, last, stride, columns - c, BLOCK_S, CHUNK, RAGGED, UPCAST)
             b_product = tl.dot(b_more, tl.trans(b_streamed), b_product, input_precision=PRECISION)
@@ -93,14 +93,14 @@ def arithmetic(x: Tensor) -> dict[str, Any]:
     """How a kernel multiplies inputs of this type.
 
     Half precision goes to the tensor cores as it is, which add in float32; the interpreter knows no bfloat16 and gets
-    it widened. float32 is split into two parts of 10 bits and multiplied in three products, which loses 2⁻²², and a
-    chunk of columns at a time, as the parts live in registers.
+    it widened. float32 is split into two parts of 10 bits and multiplied in three products, which loses 2⁻²². Its parts
+    live in registers, so it goes a chunk of columns at a time, as do rows too wide for shared memory.
     """
     single = x.dtype == torch.float32
     width = padded(x.shape[-1])
     return {
         "BLOCK_D": width,
-        "CHUNK": min(width, 64) if single else width,
+        "CHUNK": min(width, 64) if single or width > 512 else width,
         "RAGGED": width != x.shape[-1],
         "UPCAST": interpreted() and not single,
         "PRECISION": "tf32x3",
@@ -117,15 +117,17 @@ def _processors(device: int) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@cache
 def pieces(programs: int, most: int, room: int) -> int:
     """Into how many pieces to cut the work of each program, 1…`most`, where `room` programs run at once.
 
     The fewest whose waves of programs are nearly as full as the fullest: each piece costs a partial result.
     """
-    if programs == 0 or most <= 1:
-        return 1
-    fill = [programs * n / room / math.ceil(programs * n / room) for n in range(1, min(most, room) + 1)]
+    return 1 if programs == 0 or most <= 1 else _fewest(programs, min(most, room), room)
+
+
+@cache
+def _fewest(programs: int, most: int, room: int) -> int:
+    fill = [programs * n / room / math.ceil(programs * n / room) for n in range(1, most + 1)]
     return next(n for n, full in enumerate(fill, 1) if full >= FULL_ENOUGH * max(fill))
 
 
