@@ -20,7 +20,7 @@ from .checks import indices, shaped, together
 from .dispatch import Impl, choose
 from .stacks import Stack, alike, as_layers, fresh, front
 
-STAGE_BYTES = 2 << 20
+STAGE_BYTES = 512 << 10
 """What a forward copy holds between reading and writing; it should stay in the cache of a core."""
 
 
@@ -183,16 +183,23 @@ def _gather(x: Tensor, lists: Tensor, out: Tensor) -> None:
 
 
 def _to_front(x: Tensor, lists: Tensor, counts: list[int]) -> None:
-    """Move the first `counts`[h] rows of (H_kv, m) lists to the front of (H_kv, n, D): a piece is read, then written.
+    """Move the first `counts`[h] rows of (H_kv, m) lists to the front of (H_kv, n, D).
 
-    A list ascends, so row i of the result comes from row i or later: later pieces read nothing that is overwritten.
+    A list ascends, so row i of the result comes from row i or later. Rows up to the source of the next one are free to
+    be written: where they are many, a piece of that size is copied straight to its place, and the next may be larger.
+    Where they are few, a piece is read into the stage first.
     """
     stage, most = _stage(x)
-    for head, (rows, count) in enumerate(zip(lists, counts, strict=True)):
-        for start in range(0, count, most):
-            part = rows[start : min(start + most, count)]
-            read = torch.index_select(x[head], 0, part, out=stage[: part.shape[0]])
-            x[head, start : start + part.shape[0]] = read
+    for line, rows, count in zip(x, lists, counts, strict=True):
+        start = 0
+        while start < count:
+            end = min(int(rows[start]), count)
+            if end - start >= min(max(1, most // 2), count - start):
+                torch.index_select(line[end:], 0, rows[start:end] - end, out=line[start:end])
+            else:
+                end = min(start + most, count)
+                line[start:end] = torch.index_select(line, 0, rows[start:end], out=stage[: end - start])
+            start = end
 
 
 def _forward(x: Tensor, source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor]) -> None:
