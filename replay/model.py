@@ -8,7 +8,9 @@ each layer's new keys and values to the engine.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import inspect
 import io
 import json
 import shutil
@@ -196,8 +198,9 @@ def rope_frequencies(module: Any) -> torch.Tensor | None:
 
 def run_layers(module: Any, input_ids: torch.Tensor, position_ids: torch.Tensor, cache: Any) -> torch.Tensor:
     """Hidden states after the last norm, (batch, tokens, hidden), of `input_ids` at `position_ids` (both 2-D)."""
-    out = module.base_model(input_ids=input_ids, position_ids=position_ids, cache=cache, use_cache=True)
-    return out.last_hidden_state
+    body = module.base_model
+    given = {_cache_name(type(body)): cache}
+    return body(input_ids=input_ids, position_ids=position_ids, use_cache=True, **given).last_hidden_state
 
 
 def head(module: Any, hidden: torch.Tensor) -> torch.Tensor:
@@ -244,6 +247,13 @@ def describe_layers(config: Any) -> tuple[Layer, ...]:
         else:
             raise UserError(f"layer {index} of this model is of kind {name!r}, which replay does not know")
     return tuple(layers)
+
+
+@functools.cache
+def _cache_name(kind: type) -> str:
+    """What the decoder calls its cache: `past_key_values` in older transformers, which drop an unknown `cache`."""
+    known = inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
+    return "past_key_values" if "past_key_values" in known else "cache"
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

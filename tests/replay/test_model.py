@@ -229,3 +229,31 @@ def test_a_conversion_happens_once_and_clears_what_a_killed_one_left(
     monkeypatch.setenv("KVMILL_CACHE", str(tmp_path / "other"))
     with pytest.raises(UserError, match=r"is damaged .* delete it and pull again"):
         convert(replace(gguf, sha256="0" * 64))
+
+
+def test_a_decoder_gets_its_cache_under_the_name_that_its_version_knows() -> None:
+    """transformers 5.17 says `past_key_values`, and drops a `cache` without a word; 5.24 warns of the former."""
+
+    class Output:
+        last_hidden_state = torch.ones(1)
+
+    class Older:
+        def forward(self, input_ids: Any, position_ids: Any, past_key_values: Any, use_cache: bool) -> Any:
+            assert past_key_values == "held"
+            return Output
+
+        __call__ = forward
+
+    class Newer:
+        def forward(self, input_ids: Any, position_ids: Any, cache: Any, use_cache: bool) -> Any:
+            assert cache == "held"
+            return Output
+
+        __call__ = forward
+
+    for body in (Older(), Newer()):
+
+        class Module:
+            base_model = body
+
+        assert run_layers(Module, torch.ones(1, 1), torch.ones(1, 1), "held") is Output.last_hidden_state
