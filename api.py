@@ -57,6 +57,12 @@ def run_replay(
     equal_size: str | None = None,
     equal_by: str | None = None,
     probes: str | None = None,
+    mode: str | None = None,
+    temperature: float | None = None,
+    max_action_tokens: int | None = None,
+    actions: str | None = None,
+    long: str | None = None,
+    include_compacted: bool | None = None,
     progress: bool = False,
     store: Store | str | Path | None = None,
 ) -> dict[str, Any]:
@@ -84,6 +90,12 @@ def run_replay(
         equal_size=equal_size,
         equal_by=equal_by,
         probes=probes,
+        mode=mode,
+        temperature=temperature,
+        max_action_tokens=max_action_tokens,
+        actions=actions,
+        long=long,
+        include_compacted=include_compacted,
         progress=progress,
     )
     return summary(opened, run)

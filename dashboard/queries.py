@@ -75,7 +75,7 @@ def kv_over_turns(store: Store, run_id: str) -> Rows:
 def failures(store: Store, run_id: str) -> Rows:
     """Cells that failed, and why."""
     return store.query(
-        "SELECT trajectory_id, policy, measure, error FROM cells WHERE run_id = ? AND status <> 'ok' ORDER BY ALL",
+        "SELECT trajectory_id, policy, measure, error FROM cells WHERE run_id = ? AND status = 'failed' ORDER BY ALL",
         [run_id],
     ).to_pylist()
 

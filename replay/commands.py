@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..console import answer, guarded, table
-from ..errors import Incomplete, NoAnswer, UserError
+from ..errors import Incomplete, InputError, NoAnswer, UserError
 
 if TYPE_CHECKING:
     from ..traces.store import Store
@@ -82,7 +82,13 @@ def replay(
     policy: Annotated[
         list[str] | None, typer.Option(help="A policy; repeat for several (default: the demo's). full always runs.")
     ] = None,
-    mode: Annotated[str, typer.Option(help="teacher: recorded tokens are fed turn by turn.")] = "teacher",
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            help="teacher (default): recorded tokens are fed turn by turn. stepwise: every policy also generates the "
+            "next action at each recorded turn, compared with the recorded one and with full's."
+        ),
+    ] = None,
     measure: Annotated[
         str | None,
         typer.Option(help="quality (default), latency, or both (latency then on one trajectory per family)."),
@@ -102,6 +108,24 @@ def replay(
         str | None,
         typer.Option(help="auto (default): recorded ones, else made recall probes; recorded or none."),
     ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="Of generated actions: 0 (default) is greedy, else drawn with the seed.")
+    ] = None,
+    max_action_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest generated action, in tokens (128).")
+    ] = None,
+    actions: Annotated[
+        str | None,
+        typer.Option(help="Grammar of actions: hermes, qwen-xml, gemma, samples or fallback (chosen by the template)."),
+    ] = None,
+    long: Annotated[
+        str | None,
+        typer.Option(help="What exceeds the model's window: skip (default), or cut its last turns. Both are said."),
+    ] = None,
+    include_compacted: Annotated[
+        bool | None,
+        typer.Option("--include-compacted", help="Also replay runs that were compacted when they were recorded."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Torch threads (the physical cores).")] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -114,7 +138,8 @@ def replay(
     run_id = replay_named(
         opened, traces=traces, model=model, policies=policy, mode=mode, measure=measure, limit=limit, seed=seed,
         dtype=dtype, device=device, threads=threads, resume=resume, equal_size=equal_size, equal_by=equal_by,
-        probes=probes,
+        probes=probes, temperature=temperature, max_action_tokens=max_action_tokens, actions=actions, long=long,
+        include_compacted=include_compacted,
     )  # fmt: skip
     _show(opened, run_id, "policy", as_json)
 
@@ -269,16 +294,19 @@ def _require_question(query: str) -> None:
 
 
 def _show(store: Store, run: str | None, by: str, as_json: bool) -> None:
-    """Print results; exit code 6 if some cells failed."""
+    """Print results; exit code 6 if some cells failed, 3 if all were skipped."""
     from .report import summary_text
     from .results import summary
 
     found = summary(store, run, by)
     answer(found, as_json, lambda: summary_text(found))
-    failed = sum(entry["status"]["failed"] for entry in found["policies"])
+    ok, failed, skipped = (
+        sum(entry["status"][name] for entry in found["policies"]) for name in ("ok", "failed", "skipped")
+    )
     if failed:
-        total = failed + sum(entry["status"]["ok"] for entry in found["policies"])
-        raise Incomplete(f"{failed} of {total} cells of run {found['run']} failed")
+        raise Incomplete(f"{failed} of {ok + failed + skipped} cells of run {found['run']} failed")
+    if skipped and not ok:
+        raise InputError(f"all {skipped} cells of run {found['run']} were skipped: {found['skipped'][0]['reason']}")
 
 
 def _policy_text(policy: dict[str, Any]) -> str:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..console import Progress
-from ..errors import UserError
+from ..errors import UserError, unknown
 from ..traces.store import Run, Store
 from ..traces.tokens import tokenize, tokenize_probe
 from ..traces.trajectory import Trajectory
+from .actions.choose import grammar_for, require_known
+from .behaviour import action_columns
 from .engine import replay
 from .equal import hold_equal
+from .fitting import LONG, Fitted, Window
 from .forward import Forward
 from .latency import measure_latency
 from .lockstep import reason
+from .memory import give_back
 from .model import LoadedModel, load_model
 from .policies.base import Policy
 from .policies.registry import parse_policies, parse_policy
-from .rows import Identity, Rows, failed_rows, latency_rows, quality_rows
+from .rows import Identity, Rows, failed_rows, latency_rows, quality_rows, skipped_rows
 from .segments import sizes_of
+from .stepwise import MAX_ACTION_TOKENS, Asking
 
-MODE = "teacher"
 MEASURES = ("quality", "latency", "both")
+COMPACTED = "already compacted when it was recorded; --include-compacted replays it"
 
 
 def run_replay(
@@ -43,6 +49,12 @@ def run_replay(
     latency_last_turns: int | None = None,
     equal_size: str | None = None,
     equal_by: str | None = None,
+    mode: str = "teacher",
+    temperature: float = 0.0,
+    max_action_tokens: int | None = None,
+    actions: str | None = None,
+    long: str = "skip",
+    include_compacted: bool = False,
     config: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> str:
@@ -50,16 +62,27 @@ def run_replay(
 
     `latency_trajectories` limits latency cells to those ids (default: all). Ctrl-C leaves the run incomplete
     with everything finished so far; `resume` goes on. `equal_size` is a policy whose rows all others are held to
-    (`equal.hold_equal`). UserError if a resumed run had other settings.
+    (`equal.hold_equal`). In mode `stepwise` actions are generated and read by the grammar `actions` (default: chosen
+    per source). `long` is the rule for what exceeds the model's window. UserError if a resumed run had other settings.
     """
     if measure not in MEASURES:
         raise UserError(f"--measure {measure}: one of {', '.join(MEASURES)}")
+    if long not in LONG:
+        raise unknown("rule", long, LONG, "--long")
     if not trajectories:
         raise UserError("no trajectories to replay: check --traces and --limit")
     chosen = parse_policies(list(policies))
+    grammar = require_known(actions) if actions else None
     loaded = load_model(model, device=device, dtype=dtype, threads=threads)
+    stepwise = mode == "stepwise"
+    most = MAX_ACTION_TOKENS if max_action_tokens is None else max_action_tokens
+    asking = Asking.of(loaded, most, temperature) if stepwise else None
+    sources = sorted({trajectory.source for trajectory in trajectories}) if stepwise else []
+    grammars = {source: grammar or grammar_for(source, loaded.tokenizer, model) for source in sources}
     if equal_size is not None:
-        sizes = [sizes_of(tokenize(trajectory, loaded.tokenizer)) for trajectory in trajectories]
+        whole = [tokenize(t, loaded.tokenizer) for t in trajectories if include_compacted or not t.already_compacted]
+        fitting = [tokens for tokens in whole if tokens.tokens <= loaded.max_positions]
+        sizes = [sizes_of(tokens) for tokens in fitting or whole]
         chosen = hold_equal(chosen, parse_policy(equal_size), sizes, equal_by or "peak")
     settings = {
         **(config or {}),
@@ -68,7 +91,12 @@ def run_replay(
         "equal_size": equal_size,
         "equal_by": equal_by,
         "measure": measure,
-        "mode": MODE,
+        "mode": mode,
+        "actions": grammars or None,
+        "temperature": temperature if stepwise else None,
+        "max_action_tokens": most if stepwise else None,
+        "long": long,
+        "include_compacted": include_compacted,
         "dtype": loaded.dtype_name,
         "device": str(loaded.device),
         "threads": loaded.threads,
@@ -82,7 +110,9 @@ def run_replay(
     }
     run = _open(store, settings, seed, str(loaded.device), resume)
     timed = latency_trajectories if latency_trajectories is not None else [t.id for t in trajectories]
-    cells = Cells(loaded, chosen, seed, latency_repeats, latency_last_turns)
+    cells = Cells(
+        loaded, chosen, seed, latency_repeats, latency_last_turns, mode, asking, grammars, long, include_compacted
+    )
     jobs = list(_jobs(cells, trajectories, measure, set(timed)))
     done = run.keys()
     bar = Progress("replay", len(jobs), "cell groups") if progress else None
@@ -100,6 +130,7 @@ def run_replay(
 
 
 Job = tuple[str, str, Callable[[], Rows]]
+Compute = Callable[[Identity, Fitted, Sequence[Policy]], Rows]
 
 
 def _jobs(cells: Cells, trajectories: Sequence[Trajectory], measure: str, timed: set[str]) -> Iterator[Job]:
@@ -118,53 +149,80 @@ def _bind(function: Callable[..., Rows], *args: Any) -> Callable[[], Rows]:
     return lambda: function(*args)
 
 
+@dataclass
 class Cells:
-    """Computes cells; a failure becomes failed rows, never a lost cell."""
+    """Computes cells; a failure becomes failed rows, what does not fit becomes skipped rows: never a lost cell."""
 
-    def __init__(
-        self, model: LoadedModel, policies: Sequence[Policy], seed: int, repeats: int, last_turns: int | None
-    ) -> None:
-        self.model, self.policies, self.seed = model, list(policies), seed
-        self.repeats, self.last_turns = repeats, last_turns
-        self.forward = Forward(model)
+    model: LoadedModel
+    policies: Sequence[Policy]
+    seed: int
+    repeats: int
+    last_turns: int | None
+    mode: str
+    asking: Asking | None
+    grammars: Mapping[str, str]
+    long: str
+    include_compacted: bool
+
+    def __post_init__(self) -> None:
+        self.forward = Forward(self.model)
+        spoken = self.asking.most if self.asking else 0
+        self.window = Window(self.model.name, self.model.max_positions, self.long, spoken)
 
     def quality(self, trajectory: Trajectory) -> Rows:
         """Rows of all policies on one trajectory, in lockstep."""
-        identity = Identity.of(trajectory, self.model, self.seed, MODE)
-        try:
-            tokens = self._tokens(trajectory)
-            probes = [tokenize_probe(probe, self.model.tokenizer) for probe in trajectory.probes]
-            runs = replay(self.forward, tokens, self.policies, probes, self.seed)
-            return quality_rows(identity, trajectory, tokens, runs, self.model)
-        except Exception as error:
-            return failed_rows(identity, self.policies, "quality", reason(error))
+        return self._rows(trajectory, self.policies, "quality", self._quality)
 
     def latency(self, trajectory: Trajectory, policy: Policy) -> Rows:
         """Rows of one policy on one trajectory, alone."""
-        identity = Identity.of(trajectory, self.model, self.seed, MODE)
-        start = time.perf_counter()
-        try:
-            calls = measure_latency(
-                self.forward,
-                self._tokens(trajectory),
-                policy,
-                seed=self.seed,
-                repeats=self.repeats,
-                last_turns=self.last_turns,
-            )
-            return latency_rows(identity, policy, calls, self.repeats, time.perf_counter() - start)
-        except Exception as error:
-            return failed_rows(identity, [policy], "latency", reason(error))
+        return self._rows(trajectory, [policy], "latency", self._latency)
 
-    def _tokens(self, trajectory: Trajectory) -> Any:
-        tokens = tokenize(trajectory, self.model.tokenizer)
-        count = sum(len(segment.ids) for segment in tokens.segments)
-        if count > self.model.max_positions:
-            raise UserError(
-                f"trajectory {trajectory.id} has {count} tokens, model {self.model.name} takes "
-                f"{self.model.max_positions}: use a model with a longer window"
-            )
-        return tokens
+    def _rows(self, trajectory: Trajectory, policies: Sequence[Policy], measure: str, compute: Compute) -> Rows:
+        identity = Identity.of(trajectory, self.model, self.seed, self.mode, self._asked(trajectory))
+        if trajectory.already_compacted and not self.include_compacted:
+            return skipped_rows(identity, policies, measure, COMPACTED)
+        try:
+            probes = tuple(tokenize_probe(probe, self.model.tokenizer) for probe in trajectory.probes)
+            whole = Fitted(trajectory, tokenize(trajectory, self.model.tokenizer), probes)
+            # All policies are cut alike, in latency cells too: they are compared on the same turns.
+            fitted = self.window.fit(whole, self.policies)
+            rows: Rows = {}
+            for policy in (p for p in policies if str(p) in fitted.skipped):
+                _extend(rows, skipped_rows(identity, [policy], measure, fitted.skipped[str(policy)]))
+            if running := [policy for policy in policies if str(policy) not in fitted.skipped]:
+                _extend(rows, compute(identity, fitted, running))
+            return rows
+        except Exception as error:
+            failed = failed_rows(identity, policies, measure, reason(error))
+        give_back(self.model.device)
+        return failed
+
+    def _quality(self, identity: Identity, fitted: Fitted, policies: Sequence[Policy]) -> Rows:
+        trajectory, tokens = fitted.trajectory, fitted.tokens
+        runs = replay(self.forward, tokens, policies, fitted.probes, self.seed, self.asking)
+        done = []
+        if self.asking:
+            done = action_columns(trajectory, tokens, runs, self.asking, self.grammars[trajectory.source])
+        return quality_rows(identity, trajectory, tokens, runs, self.model, cut_turns=fitted.cut_turns, actions=done)
+
+    def _latency(self, identity: Identity, fitted: Fitted, policies: Sequence[Policy]) -> Rows:
+        (policy,) = policies
+        start = time.perf_counter()
+        calls = measure_latency(
+            self.forward, fitted.tokens, policy, seed=self.seed, repeats=self.repeats, last_turns=self.last_turns
+        )
+        return latency_rows(identity, policy, calls, self.repeats, time.perf_counter() - start, fitted.cut_turns)
+
+    def _asked(self, trajectory: Trajectory) -> str:
+        """How actions come about: other settings make other cells."""
+        if self.asking is None:
+            return ""
+        return f"{self.grammars[trajectory.source]}/{self.asking.most}/{self.asking.temperature}"
+
+
+def _extend(rows: Rows, more: Rows) -> None:
+    for table, found in more.items():
+        rows.setdefault(table, []).extend(found)
 
 
 def _open(store: Store, settings: Mapping[str, Any], seed: int, device: str, resume: str | None) -> Run:

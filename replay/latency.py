@@ -20,6 +20,7 @@ import torch
 from ..traces.tokens import TokenSegment, TokenTrajectory
 from .forward import Forward
 from .lockstep import Lockstep
+from .memory import released_on_error
 from .policies.base import Policy
 from .policies.states import Chunk
 from .segments import turns_of
@@ -86,6 +87,10 @@ class Stopwatch:
 
     def run(self, turns: Sequence[Sequence[TokenSegment]], first_timed: int) -> list[CallLatency]:
         """Latencies of the calls of turns `first_timed`…; raises if the policy fails."""
+        with released_on_error(self.step):
+            return self._run(turns, first_timed)
+
+    def _run(self, turns: Sequence[Sequence[TokenSegment]], first_timed: int) -> list[CallLatency]:
         calls: list[CallLatency] = []
         for turn, segments in enumerate(turns):
             for segment in segments:

@@ -25,7 +25,9 @@ _SCORES = (
     "avg(kv_tokens_peak) AS peak FROM cells WHERE run_id = $1 AND measure = 'quality' AND status = 'ok' "
     "AND answer_accuracy IS NOT NULL AND probes > 0 GROUP BY ALL ORDER BY ALL"
 )
-_SIZES = "SELECT policy, count(*) FILTER (status <> 'ok') AS failed FROM cells WHERE run_id = $1 GROUP BY 1 ORDER BY 1"
+_SIZES = (
+    "SELECT policy, count(*) FILTER (status = 'failed') AS failed FROM cells WHERE run_id = $1 GROUP BY 1 ORDER BY 1"
+)
 _TURNS = (
     "SELECT policy, ttft_s + decode_s AS turn_s FROM turn_metrics "
     "WHERE run_id = $1 AND measure = 'latency' AND turn > 0 AND ttft_s IS NOT NULL ORDER BY ALL"

@@ -20,6 +20,11 @@ _QUALITY = {
     "kv_tokens_peak": "peak KV tokens",
     "kv_saved": "KV saved",
 }
+_ACTIONS = {
+    "action_match": "same action (95 %)",
+    "action_match_full": "same as full's (95 %)",
+    "action_parsed": "parsed",
+}
 _LEFT_ALONE = {
     "sliding": "sliding-window layers",
     "linear": "linear-attention layers",
@@ -34,6 +39,11 @@ LEGEND = (
     "ΔNLL, agreement: recorded assistant tokens of turns 2…last against the full cache (nats per token; share with the "
     "same likeliest token). Agreement is not accuracy\n"
     "peak KV tokens: largest number of cached tokens inside a turn, mean over trajectories"
+)
+_ACTIONS_LEGEND = (
+    "same action: share of turns whose generated action has the recorded one's tools and arguments; same as full's: "
+    "those of the full cache's own action; parsed: generations that hold an action. Agreement with the record is not "
+    "accuracy"
 )
 _LATENCY_LEGEND = (
     "TTFT, TPOT, turn: seconds per model call by forced decode, alone on the replay device, over {n} trajectories"
@@ -76,9 +86,20 @@ def headline(found: Row) -> str:
     alone = ", ".join(f"{count} {_LEFT_ALONE[kind]}" for kind, count in kinds.items() if kind != "full")
     scope = f"; compaction acts on {kinds['full']} of {sum(kinds.values())} layers, {alone} left alone" if alone else ""
     return (
-        f"Run {found['run']}{state}: measured with {found['model']} ({where}), teacher-forced replay of "
+        f"Run {found['run']}{state}: measured with {found['model']} ({where}), {_mode(found)} of "
         f"{n} {'trajectory' if n == 1 else 'trajectories'}, {probes} probes per policy{scope}"
     )
+
+
+def _mode(found: Row) -> str:
+    """How the tokens came about, and how actions were generated and read."""
+    if not found.get("actions"):
+        return "teacher-forced replay"
+    grammars = found["actions"]
+    same = len(set(grammars.values())) == 1
+    read = next(iter(grammars.values())) if same else ", ".join(f"{g} ({s})" for s, g in sorted(grammars.items()))
+    drawn = f"temperature {found['temperature']:g}" if found["temperature"] else "greedy"
+    return f"stepwise replay (actions: {drawn}, at most {found['max_action_tokens']} tokens, read as {read})"
 
 
 def groups_table(found: Row) -> str:
@@ -88,6 +109,8 @@ def groups_table(found: Row) -> str:
     columns = {by: names.get(by, by), "policy": "policy", "n": "n"}
     if any(group["answer_accuracy"] is not None for group in found["groups"]):
         columns |= {"n_probes": "probes", "accuracy": _QUALITY["accuracy"], "answer_ll": _QUALITY["answer_ll"]}
+    if any(group.get("action_turns") for group in found["groups"]):
+        columns |= _ACTIONS
     for name in ("delta_nll", "agreement", "kv_tokens", "kv_tokens_peak"):
         if any(group.get(_SOURCE.get(name, name)) is not None for group in found["groups"]):
             columns[name] = _QUALITY.get(name, "KV tokens after")
@@ -101,6 +124,8 @@ def _table(
     entries: Sequence[Row], extra: Mapping[str, Row] | None = None, more: Mapping[str, str] | None = None
 ) -> str:
     columns = dict(_QUALITY)
+    if any(entry.get("action_turns") for entry in entries):
+        columns |= _ACTIONS
     if any(entry["latency_n"] for entry in entries):
         columns |= _LATENCY
     return table([_shown(e) | dict((extra or {}).get(e["policy"], {})) for e in entries], columns | dict(more or {}))
@@ -108,14 +133,13 @@ def _table(
 
 def _shown(entry: Row) -> dict[str, Any]:
     """An entry with its derived cells: keep ratio, accuracy with interval, agreement, saving in percent."""
-    accuracy, low, high = (entry[f"answer_accuracy{end}"] for end in ("", "_low", "_high"))
     keep = parse_policy(entry["policy"]).ratio
     return {
         **entry,
         "keep": None if keep is None else format(keep.normalize(), "f"),
-        "accuracy": None
-        if accuracy is None
-        else _percent(accuracy) + (f" ({low:.0%}–{high:.0%})" if low is not None else ""),
+        "accuracy": _share(entry, "answer_accuracy"),
+        **{name: _share(entry, name) for name in ("action_match", "action_match_full")},
+        "action_parsed": _percent(entry.get("action_parsed")),
         "agreement": _percent(entry["top1_agreement"]),
         "kv_saved": _percent(entry["kv_saved"]),
         "answer_ll": _fixed(entry["answer_ll"]),
@@ -123,8 +147,20 @@ def _shown(entry: Row) -> dict[str, Any]:
     }
 
 
+def _share(entry: Row, name: str) -> str | None:
+    """In percent, with its interval."""
+    value, low, high = (entry.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    if value is None:
+        return None
+    return _percent(value) + (f" ({low:.0%}–{high:.0%})" if low is not None else "")
+
+
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _fixed(value: float | None, digits: int = 2) -> str:
@@ -141,6 +177,8 @@ def _notes(found: Row) -> list[str]:
     """The legend, and what must be said of this run."""
     entries = found["policies"]
     lines = [LEGEND] if any(e["kv_tokens_peak"] is not None for e in entries) else []
+    if any(e.get("action_turns") for e in entries):
+        lines.append(_ACTIONS_LEGEND)
     if timed := max((entry["latency_n"] for entry in entries), default=0):
         lines.append(_LATENCY_LEGEND.format(n=timed))
     if found.get("equal_size"):
@@ -154,6 +192,10 @@ def _notes(found: Row) -> list[str]:
     failed = [f"{e['policy']} ({e['status']['failed']}: {e['error']})" for e in entries if e["status"]["failed"]]
     if failed:
         lines.append("failed cells: " + "; ".join(failed))
+    lines += [f"skipped: {_count(s['cells'], 'cell')}: {s['reason']}" for s in found.get("skipped", [])]
+    if cut := found.get("cut"):
+        said = ", ".join(f"{c['trajectory_id']} ({_count(c['cut_turns'], 'turn')})" for c in cut)
+        lines.append(f"cut to the model's window, their last turns and the probes about them left out: {said}")
     for entry in entries:
         if entry["difference"] is not None and entry["difference_p_holm"] is not None:
             lines.append(_difference(entry))

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import UserError, unknown
 from ..traces.manifest import RunInfo
 from ..traces.store import Store
+from .action_results import NOT_MEASURED, action_entries
 from .policies.registry import parse_policy
 from .profile import PolicyProfile
 from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
@@ -60,8 +61,17 @@ _QUERIES = {
     "kind": _PROBES.format(group="kind"),
 }
 _STATUS = (
-    "SELECT policy, count(*) FILTER (status = 'ok') AS ok, count(*) FILTER (status <> 'ok') AS failed, "
-    "min(error) AS error FROM cells WHERE run_id = $1 GROUP BY policy"
+    "SELECT policy, count(*) FILTER (status = 'ok') AS ok, count(*) FILTER (status = 'failed') AS failed, "
+    "count(*) FILTER (status = 'skipped') AS skipped, min(error) FILTER (status = 'failed') AS error "
+    "FROM cells WHERE run_id = $1 GROUP BY policy"
+)
+_SKIPPED = (
+    "SELECT error AS reason, count(DISTINCT trajectory_id) AS trajectories, count(*) AS cells FROM cells "
+    "WHERE run_id = $1 AND status = 'skipped' GROUP BY error ORDER BY cells DESC, reason"
+)
+_CUT = (
+    "SELECT trajectory_id, max(cut_turns) AS cut_turns FROM cells WHERE run_id = $1 AND cut_turns > 0 "
+    "GROUP BY trajectory_id ORDER BY trajectory_id"
 )
 _LATENCY = (
     f"SELECT policy, count(DISTINCT trajectory_id) AS latency_n, {_averages(_SPEEDS)} FROM cells "
@@ -108,6 +118,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         raise unknown("grouping", by, BY, "--by")
     info = find_run(store, run_id)
     entries = _entries(_rows(store, _QUERIES["policy"], info.run_id))
+    actions = action_entries(store, info.run_id)
     status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
     speeds: dict[str, Row] = defaultdict(dict)
     for query in (_LATENCY, _TURN_TIME, _HELD):
@@ -119,11 +130,12 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         counts = status.get(policy, {})
         policies.append(
             quality
+            | actions.get((None, policy), NOT_MEASURED)
             | {name: speeds[policy].get(name) for name in (*_SPEEDS, "turn_s", "kv_tokens_mean")}
             | {
                 "latency_n": speeds[policy].get("latency_n", 0),
                 "n": quality["n"] or speeds[policy].get("latency_n", 0),
-                "status": {"ok": counts.get("ok", 0), "failed": counts.get("failed", 0)},
+                "status": {name: counts.get(name, 0) for name in ("ok", "failed", "skipped")},
                 "error": counts.get("error"),
             }
         )
@@ -135,15 +147,20 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         "dtype": info.config.get("dtype"),
         "threads": info.config.get("threads"),
         "mode": info.config.get("mode"),
+        **{name: info.config.get(name) for name in ("actions", "temperature", "max_action_tokens")},
         "layers": info.config.get("layers"),
         "equal_size": info.config.get("equal_size"),
         "equal_by": info.config.get("equal_by"),
         "seed": info.seed,
         "by": by,
         "policies": policies,
+        "skipped": _rows(store, _SKIPPED, info.run_id),
+        "cut": _rows(store, _CUT, info.run_id),
     }
     if by != "policy":
-        out["groups"] = _entries(_rows(store, _QUERIES[by], info.run_id), by, _order(info, [*status]))
+        groups = _entries(_rows(store, _QUERIES[by], info.run_id), by, _order(info, [*status]))
+        actions = action_entries(store, info.run_id, by)
+        out["groups"] = [group | actions.get((group[by], group["policy"]), NOT_MEASURED) for group in groups]
     return out
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..traces.recall import scored_as
 from ..traces.tokens import TokenTrajectory
 from ..traces.trajectory import Trajectory
+from .behaviour import Columns, cell_columns
 from .engine import BranchRun, TurnRecord
 from .latency import CallLatency
 from .model import LoadedModel
@@ -37,9 +38,10 @@ class Identity:
     threads: int
     mode: str
     label_scorer: str | None = None  # how its probes are scored
+    asked: str = ""  # how its actions are generated and read
 
     @classmethod
-    def of(cls, trajectory: Trajectory, model: LoadedModel, seed: int, mode: str) -> Identity:
+    def of(cls, trajectory: Trajectory, model: LoadedModel, seed: int, mode: str, asked: str = "") -> Identity:
         """The identity of a trajectory replayed with a model on this machine."""
         return cls(
             trajectory.id,
@@ -53,12 +55,14 @@ class Identity:
             model.threads,
             mode,
             scored_as(trajectory),
+            asked,
         )
 
     def cell(self, policy: Policy, measure: str) -> dict[str, Any]:
         """Key columns of one cell's row."""
         options = {f.name: _exact(getattr(policy, f.name)) for f in dataclasses.fields(policy) if f.name != "given"}
-        spelled = json.dumps([dataclasses.astuple(self), policy.name, options, measure])
+        own = dataclasses.astuple(self) if self.asked else dataclasses.astuple(self)[:-1]
+        spelled = json.dumps([own, policy.name, options, measure])
         return {
             "cell_id": hashlib.sha256(spelled.encode()).hexdigest()[:16],
             "trajectory_id": self.trajectory_id,
@@ -87,31 +91,48 @@ def _exact(value: Any) -> str:
 
 def failed_rows(identity: Identity, policies: Sequence[Policy], measure: str, error: str) -> Rows:
     """One failed `cells` row per policy."""
-    return {
-        "cells": [
-            {**identity.cell(p, measure), **identity.columns(), "measure": measure, "status": "failed", "error": error}
-            for p in policies
-        ]
-    }
+    return _without_figures(identity, policies, measure, "failed", error)
+
+
+def skipped_rows(identity: Identity, policies: Sequence[Policy], measure: str, reason: str) -> Rows:
+    """One skipped `cells` row per policy: not replayed, for a reason that is no failure."""
+    return _without_figures(identity, policies, measure, "skipped", reason)
+
+
+def _without_figures(identity: Identity, policies: Sequence[Policy], measure: str, status: str, why: str) -> Rows:
+    shared = {**identity.columns(), "measure": measure, "status": status, "error": why}
+    return {"cells": [{**identity.cell(policy, measure), **shared} for policy in policies]}
 
 
 def quality_rows(
-    identity: Identity, trajectory: Trajectory, tokens: TokenTrajectory, runs: Sequence[BranchRun], model: LoadedModel
+    identity: Identity,
+    trajectory: Trajectory,
+    tokens: TokenTrajectory,
+    runs: Sequence[BranchRun],
+    model: LoadedModel,
+    *,
+    cut_turns: int = 0,
+    actions: Sequence[Sequence[Columns]] = (),
 ) -> Rows:
-    """All rows of a trajectory's quality cells. Likelihood figures are over turns 2…last, per scored token."""
+    """All rows of a trajectory's quality cells. Likelihood figures are over turns 2…last, per scored token.
+
+    `actions`: by run and turn, what `behaviour.action_columns` found.
+    """
     rows: Rows = {"cells": [], "turn_metrics": [], "probes": [], "kept": []}
     shape = model.shape()
     reference = [record.quality for record in runs[0].turns]
     spelled = _tokens(tokens, model)
-    for run in runs:
+    for number, run in enumerate(runs):
         key = identity.cell(run.policy, "quality")
+        done = actions[number] if actions else [{} for _ in run.turns]
         if run.error is not None:
             rows["cells"] += failed_rows(identity, [run.policy], "quality", run.error)["cells"]
             continue
-        rows["cells"].append({**key, **identity.columns(), **_quality_cell(run, runs[0])})
+        figures = {**_quality_cell(run, runs[0]), **cell_columns(done), "cut_turns": cut_turns}
+        rows["cells"].append({**key, **identity.columns(), **figures})
         rows["turn_metrics"] += [
-            {**key, "measure": "quality", **_turn(record, full.nll, shape)}
-            for record, full in zip(run.turns, reference, strict=True)
+            {**key, "measure": "quality", **_turn(record, full.nll, shape), **said}
+            for record, full, said in zip(run.turns, reference, done, strict=True)
         ]
         rows["probes"] += [
             {
@@ -203,7 +224,14 @@ def _tokens(tokens: TokenTrajectory, model: LoadedModel) -> list[dict[str, Any]]
     ]
 
 
-def latency_rows(identity: Identity, policy: Policy, calls: Sequence[CallLatency], repeats: int, wall_s: float) -> Rows:
+def latency_rows(
+    identity: Identity,
+    policy: Policy,
+    calls: Sequence[CallLatency],
+    repeats: int,
+    wall_s: float,
+    cut_turns: int = 0,
+) -> Rows:
     """Rows of one latency cell; its figures are over the timed calls but the first turn's."""
     key = identity.cell(policy, "latency")
     later = [call for call in calls if call.turn > 0] or list(calls)
@@ -217,6 +245,7 @@ def latency_rows(identity: Identity, policy: Policy, calls: Sequence[CallLatency
         "status": "ok",
         "turns": count,
         "repeats": repeats,
+        "cut_turns": cut_turns,
         "ttft_s": sum(call.ttft_s for call in later) / count,
         "tpot_s": decode_s,
         "prefill_s_per_turn": sum(call.prefill_s for call in later) / count,

@@ -23,7 +23,7 @@ def replay_named(
     traces: str | None = None,
     model: str | None = None,
     policies: Sequence[str] | None = None,
-    mode: str = "teacher",
+    mode: str | None = None,
     measure: str | None = None,
     limit: int | None = None,
     seed: int | None = None,
@@ -34,16 +34,21 @@ def replay_named(
     equal_size: str | None = None,
     equal_by: str | None = None,
     probes: str | None = None,
+    temperature: float | None = None,
+    max_action_tokens: int | None = None,
+    actions: str | None = None,
+    long: str | None = None,
+    include_compacted: bool | None = None,
     progress: bool = True,
 ) -> str:
     """Replay what is named and return the run's id. What is not given is the resumed run's, else the default.
 
     UserError on names nobody knows, on nothing to replay, and where the model stack is not installed.
     """
-    if mode not in MODES:
-        raise unknown("mode", mode, MODES, "--mode")
-    if mode != "teacher":
-        raise UserError(f"--mode {mode} is not available yet (stepwise and closed-loop replay); use --mode teacher")
+    if mode not in (None, *MODES):
+        raise unknown("mode", str(mode), MODES, "--mode")
+    if mode == "closed":
+        raise UserError("--mode closed is not available yet; use --mode teacher or stepwise")
     if measure not in (None, *MEASURES):
         raise unknown("measure", str(measure), MEASURES, "--measure")
     if equal_by is not None and equal_size is None:
@@ -53,6 +58,11 @@ def replay_named(
     def setting(name: str, given: Any, default: Any) -> Any:
         return given if given is not None else before.get(name, default)
 
+    going = setting("mode", mode, "teacher")
+    said = {"--temperature": temperature, "--max-action-tokens": max_action_tokens, "--actions": actions}
+    if going != "stepwise" and (extra := [flag for flag, value in said.items() if value is not None]):
+        raise UserError(f"{', '.join(extra)}: only for --mode stepwise, where actions are generated")
+    grammar = setting("actions_given", actions, None)
     reference = setting("equal_size", equal_size and str(parse_policy(equal_size)), None)
     chosen = [str(p) for p in parse_policies(list(policies or before.get("policies") or DEMO_POLICIES))]
     spec = setting("traces", traces, "last")
@@ -80,7 +90,14 @@ def replay_named(
             # A resumed run's policies are solved already; solving them again gives the same ones.
             equal_size=reference,
             equal_by=setting("equal_by", equal_by, "peak" if reference else None),
+            mode=going,
+            temperature=setting("temperature", temperature, None) or 0.0,
+            max_action_tokens=setting("max_action_tokens", max_action_tokens, None),
+            actions=grammar,
+            long=setting("long", long, "skip"),
+            include_compacted=setting("include_compacted", include_compacted, False),
             config={
+                **({"actions_given": grammar} if grammar else {}),
                 "traces": spec,
                 "limit": setting("limit", limit, None),
                 "asked": before.get("asked", chosen),

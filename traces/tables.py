@@ -19,6 +19,14 @@ _CELL_KEY: list[tuple[str, pa.DataType]] = [
     ("policy", _s),
 ]
 
+_AGREEMENT: list[tuple[str, pa.DataType]] = [
+    ("parsed", _b),
+    ("name_match", _b),
+    ("arguments_match", _b),
+    ("field_share", _f),
+    ("text_similarity", _f),
+]
+
 _FLEET: list[tuple[str, pa.DataType]] = [
     ("run_id", _s),
     ("workload", _s),
@@ -100,6 +108,11 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("answer_accuracy", _f),
         ("answer_ll", _f),
         ("answer_margin", _f),
+        ("action_turns", _i),
+        ("action_parsed", _f),
+        ("action_match", _f),
+        ("action_match_full", _f),
+        ("cut_turns", _i),
         ("kv_tokens_final", _f),
         ("kv_tokens_peak", _f),
         ("kv_bytes_final", _i),
@@ -142,6 +155,9 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("compaction_s", _f),
         ("decode_s", _f),
         ("decode_tokens", _i),
+        # Stepwise replay: the action generated at this turn, against the recorded one and against `full`'s own.
+        ("generated_tokens", _i),
+        *((f"action_{name}{against}", kind) for against in ("", "_full") for name, kind in _AGREEMENT),
     ],
     "probes": [
         *_CELL_KEY,

@@ -71,7 +71,7 @@ def test_an_empty_store_is_one_line_and_exit_2(app: typer.Typer, args: tuple[str
 def test_failed_cells_are_printed_first_and_end_with_exit_6(app: typer.Typer, own_store: Path) -> None:
     replay_run(own_store, failed=True)
     result = call(app, "results", "--json", code=6)
-    assert json.loads(result.stdout)["policies"][1]["status"] == {"ok": 5, "failed": 1}
+    assert json.loads(result.stdout)["policies"][1]["status"] == {"ok": 5, "failed": 1, "skipped": 0}
     assert "incomplete: 1 of 11 cells" in result.stderr
 
 

@@ -58,7 +58,7 @@ def test_the_object_has_the_agreed_keys_and_the_figures_of_the_rows(tmp_path: Pa
     assert te["kv_saved"] == pytest.approx(1 - 1260 / 3600)
     assert te["ttft_s"] == pytest.approx(1.2)
     assert full["turn_s"] == pytest.approx(1.75)  # the first turn does not count
-    assert te["status"] == {"ok": 5, "failed": 0}
+    assert te["status"] == {"ok": 5, "failed": 0, "skipped": 0}
 
 
 def test_intervals_are_over_trajectories_and_hold_the_value(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_one_trajectory_has_a_value_but_no_interval(tmp_path: Path) -> None:
 def test_failed_cells_are_counted_with_their_reason_and_enter_no_figure(tmp_path: Path) -> None:
     store, _ = replay_run(tmp_path, failed=True)
     te = summary(store)["policies"][1]
-    assert te["status"] == {"ok": 5, "failed": 1}
+    assert te["status"] == {"ok": 5, "failed": 1, "skipped": 0}
     assert te["error"] == "too long"
     assert te["n"] == 3
 
