@@ -165,6 +165,12 @@ def test_a_busy_machine_is_refused_unless_forced(monkeypatch: pytest.MonkeyPatch
     assert all(r["disturbed"] and r["other_cores"] == 1.5 for r in found["rows"])
 
 
+def test_an_operation_nobody_knows_is_refused_with_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["kvmill bench kernels", "--op", "atention_mass"])
+    with pytest.raises(UserError, match=r"Did you mean 'attention_mass'\? Known: attention_mass, compact_blocks"):
+        kernels.main()
+
+
 def test_figures_say_what_they_were_measured_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "other_cores", lambda _=0.5: 0.0)
     found = kernels.figures(["attention_mass"], CPU, size="toy", verify=False)
