@@ -22,7 +22,9 @@ from .blocks import LN2, LOG2E, arithmetic, lines, on_device, padded, pieces, pr
 
 STAGE_BYTES = 1 << 15
 """Keys and values of one step of the loop: three in flight, twice on a multiprocessor, cover the memory's latency."""
-MERGE_ENTRIES = 4096
+MERGE_COLUMNS = 64
+MERGE_PIECES = 128
+"""What a program of the merge takes at once: few steps over many pieces, as it only waits for memory."""
 
 
 @triton.jit
@@ -142,13 +144,14 @@ def _merge_kernel(
     PART: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """One row: Σ_s exp(l_s − l)·o_s over the pieces of the keys, in order, with l = log Σ_s exp(l_s)."""
+    """Some columns of a row: Σ_s exp(l_s − l)·o_s over the pieces of the keys, in order, with l = log Σ_s exp(l_s)."""
     p_r = tl.program_id(0)
     p_h = tl.program_id(1).to(tl.int64)
+    p_v = tl.program_id(2)
     line = p_h * rows + p_r
     stride = tl.num_programs(1).to(tl.int64) * rows
     o_s = tl.arange(0, BLOCK_S)
-    o_v = tl.arange(0, BLOCK_V)
+    o_v = p_v * BLOCK_V + tl.arange(0, BLOCK_V)
     m_v = o_v < value_columns
     b_logs = tl.load(totals + line + o_s * stride, mask=o_s < splits, other=-float("inf"))
     top = tl.max(b_logs, 0)
@@ -156,7 +159,8 @@ def _merge_kernel(
     start = tl.where(nothing, 0.0, top)
     mass = tl.sum(tl.exp(b_logs - start), 0)
     whole = start + tl.log(tl.where(nothing, 1.0, mass))
-    tl.store(total + line, tl.where(nothing, -float("inf"), whole))
+    if p_v == 0:
+        tl.store(total + line, tl.where(nothing, -float("inf"), whole))
     b_out = tl.zeros([BLOCK_V], tl.float32)
     for first in range(0, splits, PART):
         o_p = first + tl.arange(0, PART)
@@ -254,7 +258,7 @@ def attend(
         if splits > 1:
             out = torch.empty(heads, rows, value_dim, dtype=dtype, device=device)
             total = torch.empty(heads, rows, dtype=torch.float32, device=device)
-            _merge_kernel[(rows, heads)](
+            _merge_kernel[(rows, heads, max(1, triton.cdiv(value_dim, MERGE_COLUMNS)))](
                 outs,
                 totals,
                 out,
@@ -263,8 +267,8 @@ def attend(
                 splits,
                 value_dim,
                 BLOCK_S=triton.next_power_of_2(splits),
-                PART=max(1, MERGE_ENTRIES // value_width),
-                BLOCK_V=value_width,
+                PART=min(MERGE_PIECES, triton.next_power_of_2(splits)),
+                BLOCK_V=MERGE_COLUMNS,
                 num_warps=4,
             )
     return Attended(out, total, None if tops is None else tops.amax(0), logits)

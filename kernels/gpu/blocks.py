@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from ..dispatch import interpreted
 
 LOG2E = tl.constexpr(math.log2(math.e))
 LN2 = tl.constexpr(math.log(2))
-FULL_ENOUGH = 0.9
+SLACK = 1.1
+HOPPER_PROCESSORS = 132
 
 
 @triton.jit
@@ -108,8 +109,11 @@ def arithmetic(x: Tensor) -> dict[str, Any]:
 
 
 def slots(x: Tensor, per_processor: int) -> int:
-    """How many programs run at once, `per_processor` on each multiprocessor; a few under the interpreter."""
-    return _processors(x.device.index) * per_processor if x.is_cuda else 4
+    """How many programs run at once, `per_processor` on each multiprocessor; under the interpreter one does."""
+    if interpreted():
+        return 1
+    # Tensors elsewhere only stand for a GPU's, to compile kernels without one.
+    return per_processor * (_processors(x.device.index) if x.is_cuda else HOPPER_PROCESSORS)
 
 
 @cache
@@ -117,18 +121,19 @@ def _processors(device: int) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def pieces(programs: int, most: int, room: int) -> int:
-    """Into how many pieces to cut the work of each program, 1…`most`, where `room` programs run at once.
+def pieces(programs: int, steps: int, room: int) -> int:
+    """Into how many pieces to cut the `steps` of each program's loop, where `room` programs run at once.
 
-    The fewest whose waves of programs are nearly as full as the fullest: each piece costs a partial result.
+    The fewest that take little longer than the best: waves of programs, times the steps of the longest piece and one
+    more for its start and end. Each piece costs a partial result.
     """
-    return 1 if programs == 0 or most <= 1 else _fewest(programs, min(most, room), room)
+    return 1 if programs == 0 or steps <= 1 else _fewest(programs, steps, room)
 
 
-@cache
-def _fewest(programs: int, most: int, room: int) -> int:
-    fill = [programs * n / room / math.ceil(programs * n / room) for n in range(1, most + 1)]
-    return next(n for n, full in enumerate(fill, 1) if full >= FULL_ENOUGH * max(fill))
+@lru_cache(4096)
+def _fewest(programs: int, steps: int, room: int) -> int:
+    cost = [-(-programs * n // room) * (-(-steps // n) + 1) for n in range(1, min(steps, room) + 1)]
+    return next(n for n, steps_taken in enumerate(cost, 1) if steps_taken <= SLACK * min(cost))
 
 
 def on_device(x: Tensor) -> AbstractContextManager[Any]:

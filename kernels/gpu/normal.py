@@ -147,8 +147,8 @@ def normal_sums(
     block_m, block_r, warps = (64, 16 if padded(dim) > 256 else 32, 4) if wide else (128, 32, 8)
     block_j = block_m if residual is None else min(64, padded(width))
     down, across = triton.cdiv(kept, block_m), triton.cdiv(width, block_j)
-    most = max(1, PARTIAL_BYTES // (heads * kept * width * 4))
-    splits = pieces(heads * down * across, min(most, triton.cdiv(rows, block_r)), slots(keys, 1))
+    splits = pieces(heads * down * across, triton.cdiv(rows, block_r), slots(keys, 1))
+    splits = min(splits, max(1, PARTIAL_BYTES // (heads * kept * width * 4)))
     sums = torch.empty(splits, heads, kept, width, dtype=torch.float32, device=keys.device)
     with on_device(keys):
         _normal_kernel[(down * across, splits, heads)](

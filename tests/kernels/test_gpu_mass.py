@@ -92,16 +92,19 @@ def test_what_a_kernel_would_read_wrongly_is_refused(device: torch.device) -> No
 
 
 @pytest.mark.parametrize("programs", [1, 4, 100, 131, 133, 500, 4000])
-def test_pieces_fill_the_device_without_a_short_last_wave(programs: int) -> None:
+def test_pieces_fill_the_device_and_are_few(programs: int) -> None:
+    """Simulated: programs start as others end, a piece takes its steps and one more."""
     room = 264
 
-    def full(count: int) -> float:
-        waves = programs * count / room
-        return waves / -(-programs * count // room)
+    def taken(count: int, steps: int) -> int:
+        longest = -(-steps // count) + 1
+        return longest * len(range(0, programs * count, room))
 
-    for most in (1, 2, 7, 1000):
-        count = blocks.pieces(programs, most, room)
-        assert 1 <= count <= most
-        assert full(count) >= 0.9 * max(full(n) for n in range(1, min(most, room) + 1))
-        assert all(full(n) < full(count) for n in range(1, count))
+    for steps in (1, 2, 7, 64, 1000):
+        count = blocks.pieces(programs, steps, room)
+        assert 1 <= count <= steps
+        best = min(taken(n, steps) for n in range(1, min(steps, room) + 1))
+        assert taken(count, steps) <= 1.1 * best
+        assert all(taken(n, steps) > 1.1 * best for n in range(1, count))
     assert blocks.pieces(0, 5, room) == blocks.pieces(3, 0, room) == 1
+    assert blocks.pieces(4, 256, room) == 64
