@@ -28,22 +28,28 @@ class Rejects:
         self._redactor = redactor
         self._file: TextIO | None = None
         self._bytes = 0
+        self._causes: dict[str, str] = {}
 
     def add(self, source: str, item: Item) -> None:
         """Count a refusal and write it down, as long as the file is not too long."""
-        cause = _cause(source, item.reason)
-        self.reasons[cause if cause in self.reasons or len(self.reasons) < _MAX_REASONS else _OTHERS] += 1
+        self.reasons[self._named(_cause(source, item.reason))] += 1
         if self._bytes >= MAX_FILE_BYTES:
             self.left_out += 1
             return
-        reason, raw = item.reason, item.raw[:MAX_RAW]
-        if self._redactor is not None:
-            reason, raw = self._redactor.text(reason), self._redactor.text(raw)
+        reason, raw = self._redacted(item.reason), self._redacted(item.raw[:MAX_RAW])
         line = json.dumps({"source": source, "line": item.place, "reason": reason, "raw": raw}) + "\n"
         self._bytes += len(line)
         if self._file is None:
             self._file = self.path.open("w", encoding="utf-8")
         self._file.write(line)
+
+    def _named(self, cause: str) -> str:
+        if cause not in self._causes and len(self._causes) < _MAX_REASONS:
+            self._causes[cause] = self._redacted(cause)
+        return self._causes.get(cause, _OTHERS)
+
+    def _redacted(self, text: str) -> str:
+        return text if self._redactor is None else self._redactor.text(text)
 
     def close(self) -> None:
         """End the file."""

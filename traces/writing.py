@@ -22,7 +22,7 @@ from .store import Run
 from .trajectory import Request, Trajectory
 
 AGAIN = "duplicates.txt"
-_SEGMENT_BYTES = 64 << 20  # of rows held in memory
+_SEGMENT_BYTES = 32 << 20  # of rows held in memory
 _ROW_BYTES, _BLOCK_BYTES = 1000, 40
 _SESSIONS = 10_000
 
