@@ -14,6 +14,7 @@ from ..errors import UserError, unknown
 from ..traces.manifest import RunInfo
 from ..traces.store import Store
 from .action_results import NOT_MEASURED, action_entries
+from .noninferior import detectable
 from .policies.registry import parse_policy
 from .profile import PolicyProfile
 from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
@@ -235,8 +236,8 @@ def _entry(policy: str, members: Sequence[Row], full: Sequence[Row]) -> Row:
     reference = {f["trajectory_id"]: f for f in full} if policy != "full" else {}
     mine = [m for m in members if m["trajectory_id"] in reference]
     theirs = [reference[m["trajectory_id"]] for m in mine]
-    change, change_p = _paired(mine, theirs, "answer_accuracy")
-    likelihood, likelihood_p = _paired(mine, theirs, "answer_ll")
+    change, change_p, smallest = _paired(mine, theirs, "answer_accuracy")
+    likelihood, likelihood_p, _ = _paired(mine, theirs, "answer_ll")
     peaks = [m["kv_tokens_peak"] for m in members if m.get("kv_tokens_peak") is not None]
     full_peaks = sum(f.get("kv_tokens_peak") or 0 for f in theirs)
     return {
@@ -259,6 +260,7 @@ def _entry(policy: str, members: Sequence[Row], full: Sequence[Row]) -> Row:
         "difference_n": change.n,
         "difference_p": change_p,
         "difference_p_holm": None,
+        "detectable_difference": smallest,
         "answer_ll_difference": likelihood.value,
         "answer_ll_difference_low": likelihood.low,
         "answer_ll_difference_high": likelihood.high,
@@ -283,8 +285,10 @@ def _ratio(rows: Sequence[Row], name: str, *, interval: bool = True) -> Estimate
     return estimate(tops, counts)
 
 
-def _paired(mine: Sequence[Row], theirs: Sequence[Row], name: str) -> tuple[Estimate, float | None]:
-    """Policy minus full, and the p of the sign-flip test on the trajectories' own means."""
+def _paired(mine: Sequence[Row], theirs: Sequence[Row], name: str) -> tuple[Estimate, float | None, float | None]:
+    """Policy minus full, the p of the sign-flip test on the trajectories' own means, and the smallest mean difference
+    that such a sample would find in four cases of five.
+    """
     pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
         (m, f) for m, f in zip(mine, theirs, strict=True) if _measured([m], name) and _measured([f], name)
     ]
@@ -296,8 +300,9 @@ def _paired(mine: Sequence[Row], theirs: Sequence[Row], name: str) -> tuple[Esti
         [f[count] for _, f in pairs],
     )
     if found.n < 2:
-        return found, None
-    return found, sign_flip([m[name] / m[count] - f[name] / f[count] for m, f in pairs])
+        return found, None, None
+    own = [m[name] / m[count] - f[name] / f[count] for m, f in pairs]
+    return found, sign_flip(own), detectable(own)
 
 
 def _mean(rows: Sequence[Row], name: str) -> float | None:

@@ -71,6 +71,8 @@ def test_intervals_are_over_trajectories_and_hold_the_value(tmp_path: Path) -> N
     # Three differences −1/4, 0, −1/2: of 8 sign patterns those with both non-zero signs equal are as extreme.
     assert te["difference_p"] == pytest.approx(0.5)
     assert te["difference_p_holm"] == pytest.approx(0.5)
+    # Their standard deviation is 1/4: (1.96 + 0.84) · 0.25 / √3.
+    assert te["detectable_difference"] == pytest.approx(2.801585 * 0.25 / 3**0.5, rel=1e-5)
 
 
 def test_what_was_not_measured_is_null(tmp_path: Path) -> None:
@@ -95,6 +97,7 @@ def test_one_trajectory_has_a_value_but_no_interval(tmp_path: Path) -> None:
     assert te["difference"] == -0.25
     assert [te[f"{key}_{end}"] for key in ("answer_accuracy", "difference") for end in ("low", "high")] == [None] * 4
     assert te["difference_p"] is None
+    assert te["detectable_difference"] is None
 
 
 def test_failed_cells_are_counted_with_their_reason_and_enter_no_figure(tmp_path: Path) -> None:
