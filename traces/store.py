@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _TRIES = 50  # of a reader that runs into writers
-_LARGE_BYTES = 4 << 20  # a file that stays as it is when a run ends: joining it to others would only copy it
+_LARGE_BYTES = 1 << 20  # a file that stays as it is when a run ends: joining it to others would only copy it
 
 
 class Store:

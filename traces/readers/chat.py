@@ -104,7 +104,7 @@ def thinking_of(blocks: Any, losses: set[str]) -> str | None:
 
 def message_of(raw: Any, place: int, losses: set[str]) -> Message:
     """One message. Reject if it is none."""
-    if not isinstance(raw, Mapping):
+    if not isinstance(raw, dict):
         raise Reject(f"message {place} is not an object")
     role = ROLES.get(str(raw.get("role")))
     if role is None:
@@ -131,14 +131,14 @@ def message_of(raw: Any, place: int, losses: set[str]) -> Message:
 def calls_of(raw: Mapping[str, Any], place: int, losses: set[str]) -> tuple[ToolCall, ...]:
     """The calls of an assistant message; a call without an id gets one from its place."""
     listed = raw.get("tool_calls") or []
-    if not listed and isinstance(raw.get("function_call"), Mapping):
+    if not listed and isinstance(raw.get("function_call"), dict):
         listed = [{"function": raw["function_call"]}]
     if not isinstance(listed, list):
         raise Reject(f"message {place}: tool_calls is not a list")
     calls = []
     for n, call in enumerate(listed):
-        function = call.get("function", call) if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise Reject(f"message {place}: tool call {n} has no function name")
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
