@@ -198,4 +198,4 @@ def _nothing(reason: str) -> Verdict:
 
 def _parts(by_row: Shares, by_item: Shares) -> dict[str, float]:
     named = {"row": by_row, "item": by_item}
-    return {f"{what}_{name}": getattr(by, what) for name, by in named.items() for what in ("precision", "recall", "f1")}
+    return {f"{name}_{what}": getattr(by, what) for name, by in named.items() for what in ("precision", "recall", "f1")}
