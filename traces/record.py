@@ -10,8 +10,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from .trajectory import Label, Message, Probe, RecordedIds, ToolCall, Trajectory, Turn, Usage
 from .values import parse_object
 
@@ -163,6 +161,8 @@ def _plain_label(label: Label) -> dict[str, Any]:
 def _json(plain: Any, ordinary: bool) -> bytes:
     """Compact JSON as the standard library writes it; by orjson, which is faster, where that writes the same."""
     if ordinary:
+        import orjson  # here, as the replay engine loads this file on machines without it
+
         try:
             return orjson.dumps(plain)
         except TypeError:  # whole numbers beyond 64 bits, nesting beyond its bound, keys that are no text

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from .trajectory import Message, ToolCall
+from .values import parse_object
 
 Wire = dict[str, Any]
 
@@ -155,8 +156,6 @@ def wire(message: Message, able: Abilities, losses: list[str]) -> Wire:
 def _arguments(call: ToolCall, able: Abilities, losses: list[str]) -> Any:
     if able.calls == "raw":
         return call.arguments
-    from .values import parse_object  # here, as the engine runs where orjson is not installed
-
     parsed = parse_object(call.arguments)
     if parsed is None:
         losses.append("arguments_not_an_object")

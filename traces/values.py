@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 MAX_DEPTH = 200
 _ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -40,6 +38,8 @@ def load(text: bytes | str) -> Loaded:
 
 def _quick(text: bytes | str) -> tuple[Any, bool]:
     """What orjson reads, and whether the standard library would have read the same."""
+    import orjson  # here, as the replay engine loads this file on machines without it
+
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
