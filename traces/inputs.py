@@ -96,6 +96,9 @@ def records(place: str | Path | Place) -> Iterator[Record | Bad]:
 
 
 def _refuse_other(start: bytes, where: str, packed: str | None) -> None:
+    again = packing(start) if packed else None
+    if again:
+        raise InputError(f"{where} is {again} data in {packed} data; unpack it first")
     for magic, name in _OTHER.items():
         if start.startswith(magic):
             if packed:
