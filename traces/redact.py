@@ -115,8 +115,8 @@ class Redactor:
         if not finds:
             return {}
         known = Known(self._stand_ins)
-        for find in finds:
-            known.add(unescaped(view.text[find.start : find.end]), find)
+        for found, find in {(view.text[f.start : f.end], f.kind): f for f in finds}.items():
+            known.add(unescaped(found[0]), find)
         for first, last in people(view):
             known.person(first, last)
         starts = list(itertools.accumulate((len(text) + len(BETWEEN) for text in texts), initial=0))
@@ -125,7 +125,8 @@ class Redactor:
             number = bisect.bisect_right(starts, find.start) - 1
             start, text = starts[number], texts[number]
             if find.end <= start + len(text):
-                out.setdefault(text, []).append(replace(find, start=find.start - start, end=find.end - start))
+                moved = Find(find.start - start, find.end - start, find.kind, find.stand_in)
+                out.setdefault(text, []).append(moved)
         return out
 
 

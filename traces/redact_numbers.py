@@ -7,6 +7,7 @@ fail the Luhn check, IBANs fail mod 97, telephones have the area 555 or the unas
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterator
 
 from .redact_addresses import ipv4
@@ -54,6 +55,7 @@ _IBAN_LENGTHS = {
     }.items()
     for country in countries.split()
 }
+_NUMBERED = {ord(letter): str(number) for number, letter in enumerate(string.ascii_uppercase, 10)}
 _IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30}")
 
 
@@ -119,11 +121,13 @@ def _iban(text: str, start: int, stand_ins: StandIns) -> Find | None:
     found = length and _IBAN.match(text, start)
     if not length or not found:
         return None
-    end, plain = start, ""
-    while end < found.end() and len(plain) < length:
-        plain += text[end].strip()
-        end += 1
-    if len(plain) < length or _mod_97(plain) != 1 or text[end : end + 1].isalnum():
+    plain = found.group().replace(" ", "")[:length]
+    if len(plain) < length or _mod_97(plain) != 1:
+        return None
+    end = start
+    for letter in plain:
+        end = text.index(letter, end) + 1
+    if text[end : end + 1].isalnum():
         return None
     value = text[start:end]
     changed = value[:2] + stand_ins.same_shape("iban", value, plain)[2:]
@@ -133,8 +137,7 @@ def _iban(text: str, start: int, stand_ins: StandIns) -> Find | None:
 
 
 def _mod_97(value: str) -> int:
-    turned = value[4:] + value[:4]
-    return int("".join(str(int(c, 36)) for c in turned)) % 97
+    return int((value[4:] + value[:4]).translate(_NUMBERED)) % 97
 
 
 def _phone(text: str, match: re.Match[str], stand_ins: StandIns) -> str | None:

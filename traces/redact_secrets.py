@@ -1,8 +1,8 @@
 """Secrets in text: tokens of known shape, private keys, and values that stand behind a word such as `password`.
 
 The token shapes are those that the providers document (their pages on key formats and on secret scanning). They are
-own rules rather than a detector's because the detectors that are kept well look at one line with one rule at a time:
-the best known one reads 0.13 MB/s and calls one string in ten of an agent's trace a secret.
+own rules rather than a detector's because detectors are made for code in files: the best kept one, detect-secrets 1.5
+with its default plugins, read 0.13 MB/s of agents' text and reported 13,083 finds in 200 messages without a secret.
 
 Every token holds a run of twenty letters, digits, `-` and `_`; text is scanned once for such runs, and only these are
 compared with the shapes.
@@ -69,17 +69,17 @@ _IN_RUN, _SHORTEST = b"x", 20
 _CLASSES = bytes(_IN_RUN[0] if chr(n).isascii() and (chr(n).isalnum() or chr(n) in "-_") else 32 for n in range(256))
 _REST_OF_RUN = re.compile(r"[\w-]*")
 _DIGIT = re.compile(r"[0-9]")
-# Tokens with dots or colons between their runs: a literal, how far before it they may begin, and their shape.
+# Tokens with dots or colons between their runs: a literal, how far before it they begin, and their shape.
 _DOTTED = (
-    ("eyJ", 0, re.compile(r"(?<![A-Za-z0-9])(eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"), "jwt"),
-    ("SG.", 0, re.compile(r"(?<![A-Za-z0-9])(SG\.)[\w-]{20,24}\.[\w-]{39,50}"), "api_key"),
-    (":AA", 10, re.compile(r"(?<![A-Za-z0-9])(\d{8,10}:AA)[\w-]{32,33}(?![\w-])"), "api_key"),
-    ("/services/T", 0, re.compile(r"(/services/T)[A-Z0-9]{6,12}/B[A-Z0-9]{6,12}/[A-Za-z0-9]{18,30}"), "api_key"),
-    ("/api/webhooks/", 0, re.compile(r"(/api/webhooks/\d{15,20}/)[\w-]{50,90}"), "api_key"),
-    ("ya29.", 0, re.compile(r"(?<![A-Za-z0-9])(ya29\.)[\w-]{20,}"), "api_key"),
-    ("hvs.", 0, re.compile(r"(?<![A-Za-z0-9])(hvs\.)[\w-]{20,}"), "api_key"),
-    ("dp.", 0, re.compile(r"(?<![A-Za-z0-9])(dp\.(?:pt|st|ct|scim|audit)\.)[\w-]{40,}"), "api_key"),
-    ("-us", 32, re.compile(r"(?<![A-Za-z0-9])()[0-9a-f]{32}-us\d{1,2}(?!\w)"), "api_key"),
+    ("eyJ", (0,), re.compile(r"(?<![A-Za-z0-9])(eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"), "jwt"),
+    ("SG.", (0,), re.compile(r"(?<![A-Za-z0-9])(SG\.)[\w-]{20,24}\.[\w-]{39,50}"), "api_key"),
+    (":AA", (8, 9, 10), re.compile(r"(?<![A-Za-z0-9])(\d{8,10}:AA)[\w-]{32,33}(?![\w-])"), "api_key"),
+    ("/services/T", (0,), re.compile(r"(/services/T)[A-Z0-9]{6,12}/B[A-Z0-9]{6,12}/[A-Za-z0-9]{18,30}"), "api_key"),
+    ("/api/webhooks/", (0,), re.compile(r"(/api/webhooks/\d{15,20}/)[\w-]{50,90}"), "api_key"),
+    ("ya29.", (0,), re.compile(r"(?<![A-Za-z0-9])(ya29\.)[\w-]{20,}"), "api_key"),
+    ("hvs.", (0,), re.compile(r"(?<![A-Za-z0-9])(hvs\.)[\w-]{20,}"), "api_key"),
+    ("dp.", (0,), re.compile(r"(?<![A-Za-z0-9])(dp\.(?:pt|st|ct|scim|audit)\.)[\w-]{40,}"), "api_key"),
+    ("-us", (32,), re.compile(r"(?<![A-Za-z0-9])()[0-9a-f]{32}-us\d{1,2}(?!\w)"), "api_key"),
 )
 _PEM = re.compile(
     r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----)([^-\x1e]{0,20000})"
@@ -121,8 +121,9 @@ def secrets(view: View, stand_ins: StandIns) -> Iterator[Find]:
     for literal, before, pattern, kind in _DOTTED:
         at = shadow.find(literal)
         while at >= 0:
-            match = pattern.search(shadow, max(0, at - before), at + 120) if before else pattern.match(shadow, at)
-            if match and match.start() <= at:
+            starts = (at - back for back in before if back <= at)
+            match = next((found for start in starts if (found := pattern.match(shadow, start))), None)
+            if match:
                 yield _changed(view, match.end(1), match.end(), kind, stand_ins)
                 at = shadow.find(literal, match.end())
             else:  # nothing further inside this run can match either
