@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from . import checks
+from .conservation import unkept
 from .expand import expand
 from .files import Reading, read_file
 from .ingest import check_choice
+from .inputs import records
 from .losses import code_of
 from .places import Place
+from .reading import Record
 from .request_checks import summarise
 from .trajectory import Request, Trajectory
 
 _EXAMPLES = 10
+_CONSERVED_BYTES = 32 << 20  # of larger files it is not looked for what stays behind: all of them would be in memory
 
 
 def check_files(
     paths: Sequence[str | Path], format: str = "auto", columns: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """`records` and `rejected` in all; per file its format, losses, findings and the first examples in words, and
-    what a request log is like.
+    what a request log is like. `left_out`: long texts of a file that are in none of its runs, by place.
 
     UserError if an input matches no file; a file that cannot be read has an `error`, one that was read with another
     is `part_of` it.
@@ -51,7 +56,7 @@ def check_files(
 
 def _empty(place: Place) -> dict[str, Any]:
     out: dict[str, Any] = {"path": str(place), "format": None, "records": 0, "rejected": 0, "part_of": None}
-    return out | {"error": None, "losses": {}, "findings": {}, "examples": [], "log": None}
+    return out | {"error": None, "losses": {}, "findings": {}, "examples": [], "left_out": [], "log": None}
 
 
 def _check(place: Place, out: dict[str, Any], format: str, columns: Mapping[str, str] | None) -> list[Place]:
@@ -59,19 +64,23 @@ def _check(place: Place, out: dict[str, Any], format: str, columns: Mapping[str,
     try:
         reading = read_file(place, format, columns)
         out["format"] = reading.format.name
-        requests = _looked_at(reading, out)
+        runs: list[Trajectory] | None = [] if (place.size or _CONSERVED_BYTES) < _CONSERVED_BYTES else None
+        requests = _looked_at(reading, out, runs)
         if reading.format.kind == "requests":
             out["log"] = summarise(requests)
         for _ in requests:
             pass
+        if runs:
+            left = unkept([found.value for found in records(place) if isinstance(found, Record)], runs)
+            out["left_out"] = [asdict(text) | {"path": text.path.removeprefix("[].")} for text in left[:_EXAMPLES]]
         return reading.source.opened
     except UserError as error:
         out["error"] = str(error)
         return []
 
 
-def _looked_at(reading: Reading, out: dict[str, Any]) -> Iterator[Request]:
-    """Counts what a file holds, item by item; passes the requests on."""
+def _looked_at(reading: Reading, out: dict[str, Any], runs: list[Trajectory] | None) -> Iterator[Request]:
+    """Counts what a file holds, item by item; passes the requests on, and keeps the runs in `runs`."""
     losses: Counter[str] = Counter()
     found: Counter[str] = Counter()
     for item in reading.items:
@@ -82,6 +91,8 @@ def _looked_at(reading: Reading, out: dict[str, Any]) -> Iterator[Request]:
             if isinstance(item.value, Trajectory):
                 losses.update(map(code_of, item.value.losses))
                 findings = checks.trajectory_findings(item.value)
+                if runs is not None:
+                    runs.append(item.value)
             else:
                 findings = checks.request_findings(item.value)
             out["records"] += 1

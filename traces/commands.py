@@ -196,6 +196,9 @@ def _checked(result: dict[str, Any]) -> str:
         lines.append(f"{file['path']}: {file['error'] or file['format']}")
         lines += [f"  {line}" for line in _counted({title: file[title] for title in ("losses", "findings")})]
         lines += [f"  {example}" for example in file["examples"]]
+        if file["left_out"]:
+            places = ", ".join(f"{text['path']} ({text['characters']:,} characters)" for text in file["left_out"])
+            lines.append(f"  long texts that are in no run: {places}")
         lines += _log("  its requests", file["log"])
     passed = _passed_over(result["hidden_files"], result["links_not_followed"], [f["part_of"] for f in result["files"]])
     return printable("\n".join([*lines, *passed]))

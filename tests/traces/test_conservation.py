@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmill.traces import samples
+from kvmill.traces.check_files import check_files
 from kvmill.traces.conservation import characters_of, conservation, said, solid, spoken, unkept
 from kvmill.traces.files import read_file
 from kvmill.traces.readers import openai_chat
@@ -148,3 +149,12 @@ def test_real_files_keep_every_long_text_but_those_of_known_places(shared_data: 
     for path in paths:
         left = unkept(json.loads(path.read_text()), trajectories(path))
         assert [u for u in left if not re.fullmatch(ELSEWHERE[pattern], u.path)] == [], path.name
+
+
+def test_check_names_the_long_texts_that_no_run_holds(tmp_path: Path) -> None:
+    long = "a sentence that is certainly long enough to be looked for"
+    record = {"messages": [{"role": "user", "content": long}, {"role": "assistant", "content": "ok"}], "note": long * 2}
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    (file,) = check_files([path])["files"]
+    assert file["left_out"] == [{"path": "note", "characters": 2 * len(long)}]
