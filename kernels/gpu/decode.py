@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..reference import group_rows
 from .attend import attend
-from .blocks import LOG2E, on_device
+from .blocks import LOG2E, lines, on_device
 
 BLOCK_N = 256
 BLOCK_R = 8
@@ -70,6 +70,7 @@ def decode_attention(
     heads, length = queries.shape[:2]
     kv_heads, count = keys.shape[:2]
     rows = group_rows(queries, kv_heads)
+    lengths = None if lengths is None else lines(lengths)
     found = attend(rows, keys, values, scaling, dtype=queries.dtype, lengths=lengths, bias=bias, with_logits=activity)
     out, total = found.out.view(heads, length, values.shape[-1]), found.total.view(heads, length)
     if found.logits is None:

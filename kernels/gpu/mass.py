@@ -115,7 +115,7 @@ def _mass_kernel(
         b_bias = tl.load(bias + p_h * stride_bh + o_n, mask=m_n, other=0.0).to(tl.float32) * (LOG2E * POWER)
     b_held = o_n
     if HAS_POSITIONS:
-        b_held = tl.load(held_at + p_h * stride_ph + o_n, mask=m_n, other=0)
+        b_held = tl.load(held_at + p_h * stride_ph + o_n, mask=m_n, other=0).to(tl.int32) + distance
     b_sum = tl.zeros([BLOCK_N], tl.float32)
     if MAX:
         b_sum += -float("inf")
@@ -132,11 +132,11 @@ def _mass_kernel(
         if HAS_BIAS:
             b_log += b_bias[:, None]
         if HAS_LIMITS:
-            b_limits = tl.load(limits + o_r, mask=m_r, other=0)
+            b_limits = tl.load(limits + o_r, mask=m_r, other=0).to(tl.int32)
             b_log = tl.where(o_n[:, None] < b_limits[None, :], b_log, -float("inf"))
         if HAS_POSITIONS:
-            b_asked = tl.load(asked_at + o_r, mask=m_r, other=0)
-            b_log = tl.where(b_asked[None, :] - b_held[:, None] >= distance, b_log, -float("inf"))
+            b_asked = tl.load(asked_at + o_r, mask=m_r, other=0).to(tl.int32)
+            b_log = tl.where(b_asked[None, :] >= b_held[:, None], b_log, -float("inf"))
         if MAX:
             b_sum = tl.maximum(b_sum, tl.max(b_log, 1))
         else:

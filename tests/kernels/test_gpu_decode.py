@@ -44,6 +44,18 @@ def test_pieces_that_get_no_keys_count_nothing(device: torch.device, monkeypatch
 
 
 @pytest.mark.usefixtures("poisoned")
+def test_the_largest_logit_is_that_of_all_pieces(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attend, "slots", lambda *_: 12)
+    queries, keys, values = drawn(device, torch.float32, (2, 5, 64), (2, 300, 64), (2, 300, 0))
+    bias = torch.zeros(2, 300, device=device)
+    bias[1] = -torch.inf
+    got = attend.attend(queries, keys, values, 1.0, dtype=torch.float32, bias=bias, with_top=True)
+    logits = reference.attention_logits(queries.double(), keys.double(), 1.0, bias.double())
+    torch.testing.assert_close(got.top.double(), logits.amax(-1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got.total.double(), logits.logsumexp(-1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(("dim", "dtype"), [(64, torch.bfloat16), (80, torch.float32), (512, torch.float16)], ids=str)
 def test_rows_beyond_one_block(dim: int, dtype: torch.dtype, device: torch.device) -> None:
     queries, keys, values = drawn(device, dtype, (1, 133, dim), (1, 63, dim), (1, 63, dim))
