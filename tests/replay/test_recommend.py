@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+import kvmill
+from kvmill import cli
+from kvmill.console import plain
 from kvmill.errors import UserError
 from kvmill.replay.recommend import recommend
 from kvmill.traces.store import Store
@@ -130,3 +135,22 @@ def test_agreement_is_never_taken_for_accuracy(tmp_path: Path) -> None:
 def test_limits_that_are_none_are_usage_errors(limits: dict[str, float], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--"):
         recommend(Store.open(tmp_path), **limits)
+
+
+def test_the_command_prints_the_object_and_exits_with_4_where_nothing_is_decided(own_store: Path) -> None:
+    stored(own_store, {"full": (900, full), MIDDLE: (300, full), SMALL: (200, much_worse)})
+    app = cli.build()
+    good = CliRunner().invoke(app, ["recommend", "--json"])
+    assert good.exit_code == 0, good.output
+    found = json.loads(good.stdout)
+    assert found["policy"] == MIDDLE
+    assert {"reason", "guarantee", "kv_saved", "enough_trajectories", "worst_family"} <= set(found)
+    assert {"family", "loss", "low", "high"} <= set(found["worst_family"])
+    assert found == json.loads(json.dumps(plain(kvmill.recommend(store=own_store))))
+    said = CliRunner().invoke(app, ["recommend"]).stdout
+    assert "guarantee: paired-interval" in said
+    assert "nothing is claimed about it" in said
+    none = CliRunner().invoke(app, ["recommend", "--max-family-loss", "0.001", "--max-loss", "0.0001", "--json"])
+    assert none.exit_code == 4
+    assert json.loads(none.stdout)["policy"] is None
+    assert "no answer:" in none.stderr
