@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from .entities import entity_spans
 from .trajectory import Message, Trajectory, Turn
@@ -34,6 +35,18 @@ _GROUPED, _WHOLE, _OTHER = (
     re.compile(r"(?<=\d)\.0+(?!\d)"),
     re.compile(r"[\W_]+"),
 )
+
+
+class _Classes(dict[int, str]):
+    """Of each character its class, found out when it is first met."""
+
+    def __missing__(self, code: int) -> str:
+        c = chr(code)
+        self[code] = "9" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c
+        return self[code]
+
+
+_CLASSES = _Classes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,7 @@ def facts(said: list[Said]) -> Iterator[Fact]:
 
 def skeleton(text: str) -> str:
     """Words and numbers alone, in small letters, one blank around each: to find a value however it is written."""
-    text = _WHOLE.sub("", _GROUPED.sub("", text))
+    text = _WHOLE.sub("", _GROUPED.sub("", text) if "," in text else text)
     return f" {_OTHER.sub(' ', text.casefold()).strip()} "
 
 
@@ -106,12 +119,12 @@ def kind_of(value: str, quoted: bool = False) -> str | None:
 
 def shape(value: str) -> str:
     """Its outline: A for a capital, a for a small letter, 9 for a digit, other characters as they are."""
-    return "".join("9" if c.isdigit() else "A" if c.isupper() else "a" if c.isalpha() else c for c in value)
+    return value.translate(_CLASSES)
 
 
 def outline(value: str) -> str:
     """Its shape with runs drawn together: `A9` for HAT069, `a_9` for mia_3668."""
-    return re.sub(r"(.)\1+", r"\1", shape(value))
+    return "".join(character for character, _ in groupby(shape(value)))
 
 
 def _facts(place: int, said: Said) -> Iterator[Fact]:

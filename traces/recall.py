@@ -1,6 +1,7 @@
 """Recall probes for runs without a label: facts that a tool result stated, asked for after the last turn.
 
-A probe is a cloze: it quotes the words before a fact and lets the model go on. Candidates are the fact and up to three
+A probe is a cloze: the answer begins with the words before a fact, and the model goes on. (Quoting them in the question
+as well makes a small model copy from there: fewer right.) Candidates are the fact and up to three
 values of the same kind and shape from the same run's tool results, those under the same key first, so that form and
 habit tell nothing. A fact counts if a tool result is where its value stands first in the run, before the last turn; if
 anything said later states it again, the probe's kind ends in `-restated`, since then more than one place holds it.
@@ -94,9 +95,12 @@ class _Run:
     def __init__(self, said: list[Said], last: int) -> None:
         self._said, self._text = said, "\n".join(one.text for one in said)
         self._skeletons = [skeleton(one.text) for one in said]
-        self._known = [(fact, skeleton(fact.value)) for fact in facts(said)]
-        self.facts = [fact for fact, _ in self._known if fact.turn < last]
-        labelled = {(_form(fact), fact.label, value) for fact, value in self._known}
+        known = list(facts(said))
+        self.facts = [fact for fact in known if fact.turn < last]
+        self._alikes: dict[tuple[str, str], list[tuple[Fact, str]]] = defaultdict(list)
+        for fact in known:
+            self._alikes[_form(fact)].append((fact, skeleton(fact.value)))
+        labelled = {(form, fact.label, value) for form, each in self._alikes.items() for fact, value in each}
         self._peers = Counter((form, label) for form, label, _ in labelled)
 
     def stands_alone(self, fact: Fact) -> bool:
@@ -127,7 +131,7 @@ class _Run:
         right = candidates.index(f"{fact.quote}{fact.value}{fact.quote}")
         tool = self._said[fact.said].tool
         where = f"the result of {tool}" if tool else "an earlier result"
-        question = f"What stands in {where} right after these words?\n{before}"
+        question = f"Continue this quote from {where}."
         return Probe("", f"{MADE}-{fact.kind}", question, before, candidates, right, fact.turn)
 
     def _before(self, fact: Fact) -> str | None:
@@ -135,7 +139,7 @@ class _Run:
         text = self._said[fact.said].text[max(0, fact.begin - QUOTED) : fact.begin].rstrip()
         starts = [i for i in range(len(text)) if not text[i].isspace() and (i == 0 or text[i - 1].isspace())]
         whole = starts[fact.begin > QUOTED :]  # the first word may be cut
-        starts = [i for i in reversed(whole) if len(text) - i >= QUOTED_LEAST]
+        starts = [i for i in reversed(whole) if len(text) - i >= QUOTED_LEAST] or whole[:1]
         low, high = 0, len(starts)
         while low < high:
             middle = (low + high) // 2
@@ -152,9 +156,7 @@ class _Run:
         """Up to three other values that could stand there as well: of the same kind and outline, and about as long."""
         right, quoted = skeleton(fact.value), skeleton(before)
         found: dict[str, tuple[bool, bool, int, float, str]] = {}
-        for other, value in self._known:
-            if _form(other) != _form(fact):
-                continue
+        for other, value in self._alikes[_form(fact)]:
             longer = abs(len(other.value) - len(fact.value))
             if value in right or right in value or value in quoted or longer > max(1, len(fact.value) // 4):
                 continue
