@@ -109,3 +109,33 @@ def test_delete_removes_a_run(path: Path) -> None:
     assert run("delete", id) == "deleted 1 trajectories, 0 requests\n"
     assert json.loads(run("list", "--json"))["total"] == 0
     assert run("list").startswith("nothing in the store yet")
+
+
+def test_columns_are_passed_on_and_what_is_wrong_with_them_is_said(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("when,in,out\n0.5,10,2\n1.5,20,4\n")
+    good = "arrival_s=when,input_tokens=in,output_tokens=out"
+    shown = run("ingest", table, "--columns", good)
+    assert shown.startswith("2 accepted, 0 rejected")
+    assert "2 requests in 1.0 s, 1 per s" in shown
+    assert json.loads(run("check", table, "--columns", good, "--json"))["files"][0]["log"]["requests"] == 2
+    for wrong, words in (("when", "'when' is not FIELD=COLUMN"), ("arrival=when", "unknown field 'arrival'")):
+        result = CliRunner().invoke(app, ["traces", "ingest", str(table), "--columns", wrong])
+        assert result.exit_code == 2
+        assert words in result.stderr
+
+
+def test_what_was_passed_over_is_said_once(tmp_path: Path) -> None:
+    for n in range(30):
+        (tmp_path / f"{n:02d}.json").write_text("{}")
+    (tmp_path / "a.jsonl").write_text(GOOD)
+    (tmp_path / ".hidden").write_text(GOOD)
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    shown = run("ingest", tmp_path)
+    assert shown.count("not read: ") == 21
+    assert "not read: 10 files more" in shown
+    assert "30 × no known format; its first record is an empty object" in shown
+    assert shown.count("Known formats") == 0
+    assert "1 hidden files and folders were skipped" in shown
+    assert f"not followed: {tmp_path / 'link'}" in shown
+    assert "1 hidden files" in run("check", tmp_path, code=3)
