@@ -150,7 +150,8 @@ def test_the_command_prints_the_object_and_exits_with_4_where_nothing_is_decided
     said = CliRunner().invoke(app, ["recommend"]).stdout
     assert "guarantee: paired-interval" in said
     assert "nothing is claimed about it" in said
-    none = CliRunner().invoke(app, ["recommend", "--max-family-loss", "0.001", "--max-loss", "0.0001", "--json"])
+    stored(own_store, {"full": (900, full), SMALL: (200, much_worse)})
+    none = CliRunner().invoke(app, ["recommend", "--json"])
     assert none.exit_code == 4
     assert json.loads(none.stdout)["policy"] is None
     assert "no answer:" in none.stderr
