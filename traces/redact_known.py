@@ -108,17 +108,17 @@ class Known:
                 self._put(digits[1:], find.kind, _always(changed[1:]))
 
     def _name(self, found: str) -> None:
-        words = [word.casefold() for word in WORDS.findall(found)]
+        words = [word.lower() for word in WORDS.findall(found)]
         for word in words:
             if len(word) >= 3 and word not in _ORDINARY:
                 self._put(word, "name", self._if_capital)
         if len(words) > 1:
             self.person(words[0], words[-1])
-            self._put(found.casefold(), "name", self._any_case)
+            self._put(found.lower(), "name", self._any_case)
 
     def person(self, first: str, last: str) -> None:
         """A first and a last name together, as they are written and as they become user names."""
-        first, last = first.casefold(), last.casefold()
+        first, last = first.lower(), last.lower()
         for sign in (" ", "_", ".", "-"):
             self._put(f"{first}{sign}{last}", "name", self._any_case)
         self._put(f"{last}, {first}", "name", self._any_case)

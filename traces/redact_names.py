@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from .redact_stand_ins import StandIns
 from .redact_view import Find, View, unescaped
 
-_VALUE = re.compile(r"\"{1,8}\s{0,4}:\s{0,4}\"{1,8}([^\"\\\s][^\"\\\n]{0,78}[^\"\\\s])\s{0,4}\"")
+# JSON, and what Python prints of a dict.
+_VALUE = re.compile(r"([\"'])\1{0,7}\s{0,4}:\s{0,4}([\"'])\2{0,7}([^\"'\\\s](?:(?!\2)[^\\\n]){0,78}(?<!\s))\s{0,4}\2")
 _KEY_OF_NAME = re.compile(
     r"(?:[a-z]{1,20}[_ -]){0,2}(?:first|last|full|given|family|middle|maiden|nick|display|customer|passenger|guest"
     r"|patient|employee|contact|cardholder|account_?holder|beneficiary|recipient|sender|owner)"
@@ -21,14 +22,15 @@ _KEY_OF_NAME = re.compile(
     r"|cardholder|customer|passenger|attendee|patient"
 )
 _PERSONAL = re.compile(
-    r"\"(?:\w{0,20}_)?(?:e-?mail|phone|mobile|dob|date_of_birth|birth_?date|ssn|first_?name|last_?name"
-    r"|home_address)\w{0,12}\""
+    r"[\"'](?:\w{0,20}_)?(?:e-?mail|phone|mobile|dob|date_of_birth|birth_?date|ssn|first_?name|last_?name"
+    r"|home_address)\w{0,12}[\"']"
 )
 _FIRST_LAST = re.compile(
-    r"\"first_?name\"{1,8}\s{0,4}:\s{0,4}\"{1,8}([^\"\\\n]{2,40}?)\s{0,4}\"{1,8}\s{0,4},\s{0,4}"
-    r"\"{1,8}last_?name\"{1,8}\s{0,4}:\s{0,4}\"{1,8}([^\"\\\n]{2,40}?)\s{0,4}\""
+    r"([\"'])first_?name\1{1,8}\s{0,4}:\s{0,4}([\"'])\2{0,7}([^\"\\\n]{2,40}?)\s{0,4}\2{1,8}\s{0,4},\s{0,4}"
+    r"\1{1,8}last_?name\1{1,8}\s{0,4}:\s{0,4}([\"'])\4{0,7}([^\"\\\n]{2,40}?)\s{0,4}\4"
 )
-_ENDINGS = ('name"', 'customer"', 'cardholder"', 'patient"', 'passenger"', 'attendee"')
+_WORDS_BEFORE = ("name", "customer", "cardholder", "patient", "passenger", "attendee")
+_ENDINGS = tuple((word + sign, sign) for word in _WORDS_BEFORE for sign in "\"'")
 _LONGEST_KEY = 48
 WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _EDGES = ("{", "\x1e")
@@ -40,11 +42,11 @@ def names(view: View, stand_ins: StandIns) -> Iterator[Find]:
     """Names in JSON, also in JSON inside a JSON string."""
     low = view.low
     personal: list[int] | None = None
-    for ending in _ENDINGS:
+    for ending, sign in _ENDINGS:
         at = low.find(ending)
         while at >= 0:
             end = at + len(ending) - 1
-            key = low[low.rfind('"', max(0, at - _LONGEST_KEY), end) + 1 : end]
+            key = low[low.rfind(sign, max(0, at - _LONGEST_KEY), end) + 1 : end]
             plain = key == "name"
             value = _VALUE.match(view.shadow, end) if plain or _KEY_OF_NAME.fullmatch(key) else None
             if value and plain and personal is None:
@@ -56,7 +58,9 @@ def names(view: View, stand_ins: StandIns) -> Iterator[Find]:
 
 def people(view: View) -> list[tuple[str, str]]:
     """First and last names that stand side by side in one object."""
-    return _FIRST_LAST.findall(view.low) if "first" in view.low else []
+    if "first" not in view.low:
+        return []
+    return [(match.group(3), match.group(5)) for match in _FIRST_LAST.finditer(view.low)]
 
 
 def is_name(value: str) -> bool:
@@ -77,9 +81,9 @@ def _beside(personal: list[int], text: str, start: int, end: int) -> bool:
 
 
 def _changed(view: View, match: re.Match[str], stand_ins: StandIns) -> Iterator[Find]:
-    name = unescaped(view.text[match.start(1) : match.end(1)])
+    name = unescaped(view.text[match.start(3) : match.end(3)])
     if is_name(name):
-        yield Find(match.start(1), match.end(1), "name", changed_name(name, stand_ins))
+        yield Find(match.start(3), match.end(3), "name", changed_name(name, stand_ins))
 
 
 def changed_name(value: str, stand_ins: StandIns) -> str:

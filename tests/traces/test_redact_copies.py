@@ -151,3 +151,13 @@ def test_a_name_that_is_a_user_too_is_replaced_as_both() -> None:
     shown, prose = said('/home/annegret {"first_name": "Annegret"}', "Annegret, annegret@box:~$, annegret")
     assert "nnegret" not in shown
     assert prose.count("nnegret") == 1, "a word in small letters that is neither at a prompt nor a name stays"
+
+
+def test_names_in_what_python_prints_of_a_dict_are_names() -> None:
+    shown, prose = said("{'first_name': 'Annegret', 'last_name': \"O'Brien\"}", "Annegret O'Brien and annegret_o'brien")
+    assert "Annegret" not in shown
+    assert "Brien" not in shown
+    assert "nnegret" not in prose
+    assert "rien" not in prose
+    assert said("{'name': 'Ann Lee', 'email': 'x'}")[0] != "{'name': 'Ann Lee', 'email': 'x'}"
+    assert said("{'name': 'get_user'} it's John's name's")[0] == "{'name': 'get_user'} it's John's name's"
