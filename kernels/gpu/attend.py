@@ -1,6 +1,6 @@
 """Attention of query rows over keys and values, split over the keys and merged by log-sum-exp.
 
-What a decode step and the fits share. A program holds all rows of a KV head, up to 64, and streams a piece of its keys
+What a decode step and the fits share. A program holds the rows of a KV head, up to 128, and streams a piece of its keys
 and values once; ragged heads are cut into pieces of their own length. Weights of half-precision values are multiplied
 as two halves, high and low, so that the sum is that of float32 weights: a step is bound by bytes, not by products.
 """
