@@ -144,7 +144,9 @@ def test_a_file_of_unknown_format_is_named_and_does_not_stop_the_others(store: S
     assert ", openai-chat, " in str(report.files[2].error), "the known formats are listed"
     require_accepted(report, strict=False)
     alone = ingest(store, [folder / "b.csv", folder / "a.jsonl"])
-    with pytest.raises(InputError, match=r"b\.csv: no known format; its first record is an object with the keys TIMESTAMP"):
+    with pytest.raises(
+        InputError, match=r"b\.csv: no known format; its first record is an object with the keys TIMESTAMP"
+    ):
         require_accepted(alone, strict=False)
     assert store.latest("ingest") is not None
 
