@@ -15,6 +15,7 @@ from .template import TextTokenizer
 from .token_segments import TokenSegment, reply_segment, segment_of_ids
 from .trajectory import Trajectory
 
+_NO_TOKEN = 2**31
 FINGERPRINTS = ("tokenizer", "template")  # keys of a trajectory's meta
 
 
@@ -40,6 +41,9 @@ def recorded(trajectory: Trajectory, rendered: Sequence[TokenSegment], tokenizer
     named = [trajectory.meta[key] for key in FINGERPRINTS if isinstance(trajectory.meta.get(key), str)]
     if named and any(fingerprint != tokenizer.fingerprint for fingerprint in named):
         return Recorded(None, "the recorded ids belong to another tokenizer or chat template")
+    tokens = {token for one in ids if one for token in (*one.prompt, *one.output)}
+    if not all(0 <= token < _NO_TOKEN and tokenizer.token_text(token) for token in tokens):
+        return Recorded(None, "some of the recorded ids are no tokens of this model")
     try:
         segments = _cut(trajectory, rendered)
         if not named and (at := _unlike(segments, rendered, tokenizer)) is not None:

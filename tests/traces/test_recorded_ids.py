@@ -95,6 +95,15 @@ def test_ids_of_another_tokenizer_are_refused_whatever_they_decode_to(run: Traje
         assert (found.segments, found.reason) == (None, "the recorded ids belong to another tokenizer or chat template")
 
 
+@pytest.mark.parametrize("token", [-1, 2**31, 2**64])
+def test_ids_that_no_vocabulary_has_are_refused_even_under_its_name(
+    run: Trajectory, tokenizer: Merging, token: int
+) -> None:
+    told = replace(as_recorded(run, tokenizer, {0: (*b"See", token, END)}), meta={"tokenizer": tokenizer.fingerprint})
+    found = recorded(told, tokenize(run, tokenizer).segments, tokenizer)
+    assert (found.segments, found.reason) == (None, "some of the recorded ids are no tokens of this model")
+
+
 def test_a_reply_without_its_end_gets_the_template_s(run: Trajectory, tokenizer: Merging) -> None:
     plain = tokenize(run, tokenizer)
     told = as_recorded(run, tokenizer)
