@@ -15,7 +15,6 @@ from merging import Merging
 from kvmill.traces.checks import trajectory_findings
 from kvmill.traces.conservation import conservation, said, solid
 from kvmill.traces.files import read_file
-from kvmill.traces.formats import FORMATS
 from kvmill.traces.readers import openai_chat, tau_bench
 from kvmill.traces.record import tool_call
 from kvmill.traces.tokens import tokenize
@@ -60,16 +59,21 @@ class TestContentInParts:
         assert parts == plain
         assert tokenize(parts, tokenizer_for(name)).segments == tokenize(plain, tokenizer_for(name)).segments
 
-    def test_parts_of_telemetry_are_text_too(self) -> None:
-        given = [{"role": "user", "parts": [{"type": "text", "content": "ask"}]}]
-        out = [{"role": "assistant", "parts": [{"type": "text", "content": "yes"}, {"type": "text", "content": "no"}]}]
+    def test_parts_of_telemetry_are_text_too(self, tmp_path: Path) -> None:
+        asked = [{"role": "user", "parts": [{"type": "text", "content": "ask"}, {"type": "text", "content": "more"}]}]
+        told = [{"role": "assistant", "parts": [{"type": "text", "content": "yes"}, {"type": "text", "content": "no"}]}]
         record = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.input.messages": json.dumps(given),
-            "gen_ai.output.messages": json.dumps(out),
+            "gen_ai.input.messages": json.dumps(asked),
+            "gen_ai.output.messages": json.dumps(told),
         }
-        chosen = [f for f in FORMATS.values() if f.sniff(record)]
-        assert [f.name for f in chosen] == ["otel-genai"]
+        path = tmp_path / "spans.jsonl"
+        path.write_text(json.dumps(record) + "\n")
+        (trajectory,) = runs(path)
+        assert [(m.role, m.content.split()) for m in trajectory.messages()] == [
+            ("user", ["ask", "more"]),
+            ("assistant", ["yes", "no"]),
+        ]
 
     def test_a_real_run_of_part_lists_keeps_every_character_in_every_template(
         self, shared_data: Path, tokenizer_for: Any
