@@ -29,6 +29,7 @@ from .redact_view import BETWEEN, Find, View, unescaped
 from .trajectory import Label, Message, Probe, ToolCall, Trajectory, Turn
 
 T = TypeVar("T")
+_BATCH = 4_000_000
 KINDS = {
     "private_key": "private keys in PEM form",
     "jwt": "JSON web tokens",
@@ -110,24 +111,41 @@ class Redactor:
 
     def _finds(self, texts: list[str]) -> dict[str, list[Find]]:
         """What is replaced in which text; places count from the text's start."""
-        view = View(BETWEEN.join(texts))
-        finds = _apart([find for rule in _RULES for find in rule(view, self._stand_ins)])
-        if not finds:
-            return {}
         known = Known(self._stand_ins)
+        batches = [(batch, self._rules(batch, known)) for batch in _batches(texts)]
+        out: dict[str, list[Find]] = {}
+        for batch, finds in batches if any(finds for _, finds in batches) else ():
+            starts = list(itertools.accumulate((len(text) + len(BETWEEN) for text in batch), initial=0))
+            for find in _apart([*finds, *known.finds(View(BETWEEN.join(batch)))]):
+                number = bisect.bisect_right(starts, find.start) - 1
+                start, text = starts[number], batch[number]
+                if find.end <= start + len(text):
+                    moved = Find(find.start - start, find.end - start, find.kind, find.stand_in)
+                    out.setdefault(text, []).append(moved)
+        return out
+
+    def _rules(self, batch: list[str], known: Known) -> list[Find]:
+        """What the rules find in texts put together; copies of it are `known` from then on."""
+        view = View(BETWEEN.join(batch))
+        finds = _apart([find for rule in _RULES for find in rule(view, self._stand_ins)])
         for found, find in {(view.text[f.start : f.end], f.kind): f for f in finds}.items():
             known.add(unescaped(found[0]), find)
-        for first, last in people(view):
+        for first, last in people(view) if finds else ():
             known.person(first, last)
-        starts = list(itertools.accumulate((len(text) + len(BETWEEN) for text in texts), initial=0))
-        out: dict[str, list[Find]] = {}
-        for find in _apart([*finds, *known.finds(view)]):
-            number = bisect.bisect_right(starts, find.start) - 1
-            start, text = starts[number], texts[number]
-            if find.end <= start + len(text):
-                moved = Find(find.start - start, find.end - start, find.kind, find.stand_in)
-                out.setdefault(text, []).append(moved)
-        return out
+        return finds
+
+
+def _batches(texts: list[str]) -> Iterator[list[str]]:
+    """Texts in groups of bounded length: a long run is not held several times over."""
+    batch: list[str] = []
+    length = 0
+    for text in texts:
+        if batch and length + len(text) > _BATCH:
+            yield batch
+            batch, length = [], 0
+        batch.append(text)
+        length += len(text)
+    yield batch
 
 
 def _apart(finds: list[Find]) -> list[Find]:

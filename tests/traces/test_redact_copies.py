@@ -161,3 +161,14 @@ def test_names_in_what_python_prints_of_a_dict_are_names() -> None:
     assert "rien" not in prose
     assert said("{'name': 'Ann Lee', 'email': 'x'}")[0] != "{'name': 'Ann Lee', 'email': 'x'}"
     assert said("{'name': 'get_user'} it's John's name's")[0] == "{'name': 'get_user'} it's John's name's"
+
+
+def test_copies_are_found_across_the_groups_in_which_a_long_run_is_looked_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = ("Annegret called 4152622671", "x" * 50, '{"first_name": "Annegret"}', "y" * 50, "call (415) 262-2671")
+    together = said(*texts)
+    monkeypatch.setattr("kvmill.traces.redact._BATCH", 60)
+    assert said(*texts) == together
+    assert "Annegret" not in together[0]
+    assert "4152622671" not in together[0]
