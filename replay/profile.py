@@ -12,7 +12,7 @@ class PolicyProfile:
     Accuracy figures are shares in [0, 1] with 95 % cluster-bootstrap intervals over `n` trajectories;
     `difference*` is policy minus `full`, paired by trajectory. `extra_turns` is the relative growth in turns
     (0.5 = half as many again) from closed-loop runs only. `keep_measured` is the mean share of tokens kept, where the
-    policy's footprint is only a bound.
+    policy's footprint is only a bound. `label_scorers` says what the accuracy is of (`scored`).
     """
 
     policy: str
@@ -26,6 +26,7 @@ class PolicyProfile:
     difference: float | None = None
     difference_low: float | None = None
     difference_high: float | None = None
+    label_scorers: tuple[str, ...] = ()
     extra_turns: float | None = None
     keep_measured: float | None = None
     extra_turns_source: str = "assumed none: no closed-loop run"

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..console import table
 from .policies.registry import parse_policy
+from .scored import legend, name_of, probes_text
 
 Row = Mapping[str, Any]
 
@@ -33,8 +34,6 @@ _LEFT_ALONE = {
 _LATENCY = {"ttft_s": "TTFT s", "tpot_s": "TPOT s", "turn_s": "turn s"}
 _PLAN = {"gpus": "GPUs", "saved": "GPUs saved"}
 LEGEND = (
-    "answer accuracy: share of probes whose right candidate is the likeliest, with a bootstrap interval over "
-    "trajectories\n"
     "answer LL: mean log-likelihood of the right answer (nats)\n"
     "ΔNLL, agreement: recorded assistant tokens of turns 2…last against the full cache (nats per token; share with the "
     "same likeliest token). Agreement is not accuracy\n"
@@ -53,7 +52,7 @@ _LATENCY_LEGEND = (
 def summary_text(found: Row) -> str:
     """The text of `kvmill results` and `kvmill replay`."""
     grouped = found["by"] != "policy"
-    body = [f"By {found['by']}:", "", groups_table(found)] if grouped else [_table(found["policies"])]
+    body = [f"By {found['by']}:", "", groups_table(found)] if grouped else [_table(found)]
     return "\n".join([headline(found), "", *body, "", *_notes(found)])
 
 
@@ -68,14 +67,14 @@ def demo_table(found: Row, plans: Sequence[Row] = ()) -> str:
                 "gpus": plan.get("gpus") if plan.get("feasible", True) else "no fleet",
                 "saved": _with_range(plan.get("gpus_saved"), plan.get("gpus_saved_low"), plan.get("gpus_saved_high")),
             }
-    body = _table(found["policies"], extra, _PLAN if plans else {})
+    body = _table(found, extra, _PLAN if plans else {})
     return "\n".join([headline(found), "", body, "", *_notes(found)])
 
 
 def headline(found: Row) -> str:
     """Which run, measured with what, over how much."""
     n = max((entry["n"] for entry in found["policies"]), default=0)
-    probes = max((entry["n_probes"] for entry in found["policies"]), default=0)
+    probes = probes_text(max((e["n_probes"] for e in found["policies"]), default=0), found["label_scorers"])
     where = ", ".join(
         str(part)
         for part in (found["dtype"], found["device"], found["threads"] and f"{found['threads']} threads")
@@ -87,7 +86,7 @@ def headline(found: Row) -> str:
     scope = f"; compaction acts on {kinds['full']} of {sum(kinds.values())} layers, {alone} left alone" if alone else ""
     return (
         f"Run {found['run']}{state}: measured with {found['model']} ({where}), {_mode(found)} of "
-        f"{n} {'trajectory' if n == 1 else 'trajectories'}, {probes} probes per policy{scope}"
+        f"{n} {'trajectory' if n == 1 else 'trajectories'}, {probes} per policy{scope}"
     )
 
 
@@ -108,7 +107,7 @@ def groups_table(found: Row) -> str:
     names = {"age": "turns since the fact", "kind": "probe kind"}
     columns = {by: names.get(by, by), "policy": "policy", "n": "n"}
     if any(group["answer_accuracy"] is not None for group in found["groups"]):
-        columns |= {"n_probes": "probes", "accuracy": _QUALITY["accuracy"], "answer_ll": _QUALITY["answer_ll"]}
+        columns |= {"n_probes": "probes", "accuracy": _accuracy(found), "answer_ll": _QUALITY["answer_ll"]}
     if any(group.get("action_turns") for group in found["groups"]):
         columns |= _ACTIONS
     for name in ("delta_nll", "agreement", "kv_tokens", "kv_tokens_peak"):
@@ -120,10 +119,13 @@ def groups_table(found: Row) -> str:
 _SOURCE = {"agreement": "top1_agreement"}
 
 
-def _table(
-    entries: Sequence[Row], extra: Mapping[str, Row] | None = None, more: Mapping[str, str] | None = None
-) -> str:
-    columns = dict(_QUALITY)
+def _accuracy(found: Row) -> str:
+    return f"{name_of(found['label_scorers'])} (95 %)"
+
+
+def _table(found: Row, extra: Mapping[str, Row] | None = None, more: Mapping[str, str] | None = None) -> str:
+    entries = found["policies"]
+    columns = _QUALITY | {"accuracy": _accuracy(found)}
     if any(entry.get("action_turns") for entry in entries):
         columns |= _ACTIONS
     if any(entry["latency_n"] for entry in entries):
@@ -176,7 +178,7 @@ def _with_range(value: Any, low: Any, high: Any) -> str | None:
 def _notes(found: Row) -> list[str]:
     """The legend, and what must be said of this run."""
     entries = found["policies"]
-    lines = [LEGEND] if any(e["kv_tokens_peak"] is not None for e in entries) else []
+    lines = [*legend(found), LEGEND] if any(e["kv_tokens_peak"] is not None for e in entries) else []
     if any(e.get("action_turns") for e in entries):
         lines.append(_ACTIONS_LEGEND)
     if timed := max((entry["latency_n"] for entry in entries), default=0):
@@ -198,14 +200,14 @@ def _notes(found: Row) -> list[str]:
         lines.append(f"cut to the model's window, their last turns and the probes about them left out: {said}")
     for entry in entries:
         if entry["difference"] is not None and entry["difference_p_holm"] is not None:
-            lines.append(_difference(entry))
+            lines.append(_difference(entry, name_of(found["label_scorers"])))
     return lines
 
 
-def _difference(entry: Row) -> str:
+def _difference(entry: Row, what: str) -> str:
     low, high = entry["difference_low"], entry["difference_high"]
     return (
-        f"{entry['policy']} against full: answer accuracy {100 * entry['difference']:+.1f} points "
+        f"{entry['policy']} against full: {what} {100 * entry['difference']:+.1f} points "
         f"({100 * low:+.1f} to {100 * high:+.1f}), paired over {entry['difference_n']} trajectories, "
         f"sign-flip p = {entry['difference_p']:.2g}, {entry['difference_p_holm']:.2g} after Holm; "
         f"a sample like this finds {100 * entry['detectable_difference']:.1f} points in four cases of five"

@@ -17,6 +17,7 @@ from .action_results import NOT_MEASURED, action_entries
 from .noninferior import detectable
 from .policies.registry import parse_policy
 from .profile import PolicyProfile
+from .scored import no_op, scorers
 from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
 
 Row = dict[str, Any]
@@ -121,6 +122,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
     entries = _entries(_rows(store, _QUERIES["policy"], info.run_id))
     actions = action_entries(store, info.run_id)
     status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
+    idle = no_op(store, info.run_id)
     speeds: dict[str, Row] = defaultdict(dict)
     for query in (_LATENCY, _TURN_TIME, _HELD):
         for row in _rows(store, query, info.run_id):
@@ -134,6 +136,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
             | actions.get((None, policy), NOT_MEASURED)
             | {name: speeds[policy].get(name) for name in (*_SPEEDS, "turn_s", "kv_tokens_mean")}
             | {
+                "no_op_accuracy": idle.get(policy),
                 "latency_n": speeds[policy].get("latency_n", 0),
                 "n": quality["n"] or speeds[policy].get("latency_n", 0),
                 "status": {name: counts.get(name, 0) for name in ("ok", "failed", "skipped")},
@@ -154,6 +157,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         "equal_by": info.config.get("equal_by"),
         "seed": info.seed,
         "by": by,
+        "label_scorers": scorers(store, info.run_id),
         "policies": policies,
         "skipped": _rows(store, _SKIPPED, info.run_id),
         "cut": _rows(store, _CUT, info.run_id),
@@ -176,6 +180,7 @@ def profiles(store: Store, run_id: str | None = None) -> dict[str, PolicyProfile
             policy=entry["policy"],
             run=found["run"],
             model=found["model"],
+            label_scorers=tuple(found["label_scorers"]),
             **{
                 name: entry[name]
                 for name in (

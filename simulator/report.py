@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..replay.profile import PolicyProfile
+from ..replay.scored import name_of
 from .cost import HELD_OUT_ERROR, HOST_SEQUENCE_S, HOST_STEP_S, Deployment
 from .geometry import Geometry
 from .outcome import SimResult
@@ -61,6 +62,7 @@ def quality(profile: PolicyProfile, geometry: Geometry) -> dict[str, Any]:
         "quality_n": profile.n or None,
         "quality_run": profile.run,
         "quality_is_planned_model": None if profile.model is None else profile.model.lower() == geometry.name,
+        "quality_of": None if profile.answer_accuracy is None else name_of(profile.label_scorers),
         "answer_accuracy": profile.answer_accuracy,
         "answer_accuracy_low": profile.answer_accuracy_low,
         "answer_accuracy_high": profile.answer_accuracy_high,

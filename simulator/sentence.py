@@ -85,14 +85,15 @@ def _measured(row: Row, model: str) -> str:
         where += f", not with the planned {model}"
     if row["answer_accuracy"] is None:
         return f"{where}: no probes answered. "
+    what = row.get("quality_of") or "answer accuracy"
     if row["policy"] == "full" or row["difference"] is None:
-        return f"{where}: answer accuracy {row['answer_accuracy']:.0%} ({row['quality_n']} trajectories). "
+        return f"{where}: {what} {row['answer_accuracy']:.0%} ({row['quality_n']} trajectories). "
     points = f"{row['difference'] * 100:+.0f} points".replace("-", "−")
     if row["difference_low"] is not None:
         ends = f"{row['difference_low'] * 100:+.0f}…{row['difference_high'] * 100:+.0f}".replace("-", "−")
         points += f", {ends}"
     return (
-        f"{where}: answer accuracy {row['full_accuracy']:.0%} → {row['answer_accuracy']:.0%} "
+        f"{where}: {what} {row['full_accuracy']:.0%} → {row['answer_accuracy']:.0%} "
         f"(paired difference {points}, {row['quality_n']} trajectories). "
     )
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from ..errors import unknown
 from .facts import Fact, Said, context, facts, outline, shape, skeleton
-from .trajectory import Probe, Trajectory
+from .trajectory import NOT_JUDGED, Probe, Trajectory
 
 PROBES = ("auto", "recorded", "none")
 MADE = "recall"  # kinds of made probes begin with it, and it is what they are scored as
@@ -34,18 +34,16 @@ def with_probes(trajectory: Trajectory, which: str = "auto", most: int = MOST) -
         raise unknown("choice of probes", which, PROBES, "--probes")
     if which == "none":
         return replace(trajectory, probes=())
-    if which == "recorded" or trajectory.probes:
+    if which == "recorded" or trajectory.probes or (trajectory.label and trajectory.label.scorer == NOT_JUDGED):
         return trajectory
     return replace(trajectory, probes=recall_probes(trajectory, most))
 
 
 def scored_as(trajectory: Trajectory) -> str | None:
-    """How the probes of a trajectory are scored: `recall`, what its label says, `choice`; None without probes."""
+    """How the probes of a trajectory are scored: `recall` if they were made, else `choice`; None without probes."""
     if not trajectory.probes:
         return None
-    if all(probe.kind.startswith(MADE) for probe in trajectory.probes):
-        return MADE
-    return trajectory.label.scorer if trajectory.label else "choice"
+    return MADE if all(probe.kind.startswith(MADE) for probe in trajectory.probes) else "choice"
 
 
 def recall_probes(trajectory: Trajectory, most: int = MOST) -> tuple[Probe, ...]:

@@ -106,6 +106,7 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("top1_agreement", _f),
         ("probes", _i),
         ("answer_accuracy", _f),
+        ("no_op_accuracy", _f),
         ("answer_ll", _f),
         ("answer_margin", _f),
         ("action_turns", _i),

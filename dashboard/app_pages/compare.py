@@ -4,6 +4,7 @@ import streamlit as st
 
 from kvmill.dashboard import charts, queries
 from kvmill.dashboard.parts import damage_shown, legend, open_store
+from kvmill.replay.scored import name_of
 
 COLUMNS = {
     "policy": "policy",
@@ -48,8 +49,9 @@ if few < 10:
 
 left, right = st.columns(2)
 if any(row.get("answer_accuracy") is not None for row in policies):
-    left.subheader("Answer accuracy · measured")
-    left.altair_chart(charts.against_kv(policies, "answer_accuracy", "answer accuracy", percent=True), width="stretch")
+    what = name_of(found["label_scorers"])
+    left.subheader(f"{what.capitalize()} · measured")
+    left.altair_chart(charts.against_kv(policies, "answer_accuracy", what, percent=True), width="stretch")
     right.subheader("Log-likelihood · measured")
     paired = [row | ({"answer_ll_difference": 0.0} if row["policy"] == "full" else {}) for row in policies]
     right.altair_chart(

@@ -1,0 +1,71 @@
+"""What the accuracy of a run is called: answers, recall of facts, both; and the agent that does nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvmill.replay.report import summary_text
+from kvmill.replay.results import profiles, summary
+from kvmill.replay.scored import ANSWERS, RECALL
+from kvmill.simulator.models import find_geometry
+from kvmill.simulator.report import quality
+from kvmill.traces.store import Store
+
+from .runs import CONFIG, RIGHT, rows_of
+
+
+def run_of(where: Path, kinds: dict[str, str | None], **columns: Any) -> Store:
+    """The run of `runs.py`, its trajectories scored as `kinds` says."""
+    store = Store.open(where)
+    run = store.begin("replay", CONFIG, device="cpu")
+    for trajectory in RIGHT:
+        rows = rows_of(trajectory)
+        for cell in rows["cells"]:
+            cell |= {"label_scorer": kinds.get(trajectory), **columns}
+        run.add(rows, key=trajectory)
+    run.finish()
+    return store
+
+
+def test_made_probes_are_called_recall_and_never_answer_accuracy(tmp_path: Path) -> None:
+    store = run_of(tmp_path, dict.fromkeys(RIGHT, "recall"))
+    found = summary(store)
+    assert found["label_scorers"] == ["recall"]
+    for text in (summary_text(found), summary_text(summary(store, by="kind"))):
+        assert "4 recall probes (made)" in text or "12 recall probes (made)" in text
+        assert "recall of facts (95 %)" in text
+        assert "not whether the task would be solved" in text
+        assert "answer accuracy" not in text
+
+
+def test_recorded_probes_are_answers(tmp_path: Path) -> None:
+    text = summary_text(found := summary(run_of(tmp_path, dict.fromkeys(RIGHT, "choice"))))
+    assert found["label_scorers"] == ["choice"]
+    assert "answer accuracy (95 %)" in text
+    assert "recall" not in text
+
+
+def test_a_run_of_both_says_so(tmp_path: Path) -> None:
+    found = summary(run_of(tmp_path, {"a/1": "recall", "a/2": "choice", "b/1": None}))
+    text = summary_text(found)
+    assert found["label_scorers"] == ["choice", "recall"]
+    assert "recall probes (made) among them" in text
+    assert "on them it is recall of facts" in text
+
+
+@pytest.mark.parametrize(("kind", "name"), [("recall", RECALL), ("choice", ANSWERS)])
+def test_a_plan_calls_quality_what_it_is(tmp_path: Path, kind: str, name: str) -> None:
+    profile = profiles(run_of(tmp_path, dict.fromkeys(RIGHT, kind)))["full"]
+    assert quality(profile, find_geometry("qwen3.5-27b"))["quality_of"] == name
+
+
+def test_the_agent_that_does_nothing_is_reported_beside_every_policy(tmp_path: Path) -> None:
+    found = summary(run_of(tmp_path, {}, no_op_accuracy=0.4))
+    assert [entry["no_op_accuracy"] for entry in found["policies"]] == [pytest.approx(0.4)] * 2
+    assert "an agent that does nothing is right on 40.0% of the same trajectories" in summary_text(found)
+    silent = summary(run_of(tmp_path / "other", {}))
+    assert silent["policies"][0]["no_op_accuracy"] is None
+    assert "does nothing" not in summary_text(silent)
