@@ -88,16 +88,18 @@ def compact_kv(
         lists = lists.masked_fill(beyond, 0)
     _check_rows(index if beyond is None else lists, beyond, count, ascending=in_place)
     new = (keys, values) if in_place else (fresh(keys, keep), fresh(values, keep))
-    for stack, room in zip(stacks, new, strict=True):
-        for layer, (x, out) in enumerate(zip(stack, as_layers(room, 3), strict=True)):
-            hidden = None if beyond is None else beyond[layer].unsqueeze(-1)
+    rooms = [as_layers(room, 3) for room in new]
+    for layer in range(layers):
+        hidden = None if beyond is None else beyond[layer].unsqueeze(-1)
+        known: dict[tuple[int, ...], Tensor] = {}
+        for x, out in zip((stack[layer] for stack in stacks), (room[layer] for room in rooms), strict=True):
             if form == "reference":
                 moved = reference.compact_kv(x, x[..., :0], lists[layer])[0]
                 out[:, :keep] = moved if hidden is None else moved.where(~hidden, x[:, :keep] if in_place else 0)
             elif in_place:
                 _to_front(x, lists[layer], [keep] * heads if counts is None else counts[layer].tolist())
             else:
-                _gather(x, lists[layer], out)
+                _gather(x, lists[layer], out, known)
                 if hidden is not None:
                     out.masked_fill_(hidden, 0)
     return (front(keys, keep), front(values, keep)) if in_place else new
@@ -168,8 +170,8 @@ def _check_ascending(index: Tensor, rows: int) -> None:
         raise ValueError(f"the index must ascend and lie in 0…{rows - 1}")
 
 
-def _gather(x: Tensor, lists: Tensor, out: Tensor) -> None:
-    """(H_kv, n, D), (H_kv, m) → `out` (H_kv, m, D)."""
+def _gather(x: Tensor, lists: Tensor, out: Tensor, known: dict[tuple[int, ...], Tensor]) -> None:
+    """(H_kv, n, D), (H_kv, m) → `out` (H_kv, m, D). Keys and values that lie alike share the numbers of their lines."""
     if out.numel() == 0 or x.shape[1] == 0:
         out.zero_()
         return
@@ -177,9 +179,12 @@ def _gather(x: Tensor, lists: Tensor, out: Tensor) -> None:
     if lines is None:
         torch.gather(x, 1, lists.unsqueeze(-1).expand(out.shape), out=out)
         return
-    flat, (per_head, per_row) = lines
-    heads = torch.arange(x.shape[0], device=x.device) * per_head
-    torch.index_select(flat, 0, (lists * per_row + heads.unsqueeze(-1)).view(-1), out=out.view(-1, x.shape[-1]))
+    flat, steps = lines
+    if steps not in known:
+        per_head, per_row = steps
+        heads = torch.arange(x.shape[0], device=x.device).unsqueeze(-1) * per_head
+        known[steps] = torch.add(heads, lists, alpha=per_row).view(-1)
+    torch.index_select(flat, 0, known[steps], out=out.view(-1, x.shape[-1]))
 
 
 def _to_front(x: Tensor, lists: Tensor, counts: list[int]) -> None:
@@ -225,7 +230,7 @@ def _stage(x: Tensor) -> tuple[Tensor, int]:
     return x.new_empty(most, x.shape[-1]), most
 
 
-def _lines(x: Tensor) -> tuple[Tensor, list[int]] | None:
+def _lines(x: Tensor) -> tuple[Tensor, tuple[int, ...]] | None:
     """The memory of (…, D) as lines of D numbers, and the lines of one step along each other dimension.
 
     None where a step is no whole number of lines: then there is no such view.
@@ -233,6 +238,6 @@ def _lines(x: Tensor) -> tuple[Tensor, list[int]] | None:
     dim = x.shape[-1]
     if dim == 0 or x.numel() == 0 or any(step % dim for step in x.stride()[:-1]):
         return None
-    steps = [step // dim for step in x.stride()[:-1]]
+    steps = tuple(step // dim for step in x.stride()[:-1])
     last = sum((size - 1) * step for size, step in zip(x.shape[:-1], steps, strict=True))
     return x.as_strided((last + 1, dim), (dim, 1)), steps
