@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from .record import tool_call
 from .redact_addresses import colon_addresses, emails, homes
 from .redact_known import Known
-from .redact_names import names, people
+from .redact_names import names, people, signatures
 from .redact_numbers import lettered, numbers
 from .redact_secrets import secrets
 from .redact_stand_ins import StandIns
@@ -37,7 +37,7 @@ KINDS = {
     "password": "passwords in URLs and assignments",
     "secret": "values of keys such as `client_secret`, `Authorization` headers",
     "email": "e-mail addresses",
-    "name": "names under keys that say so, and their copies",
+    "name": "names under keys that say so or before an address in brackets, and their copies",
     "card": "payment cards (Luhn)",
     "iban": "bank accounts (mod 97)",
     "national_id": "national, tax and passport numbers",
@@ -53,6 +53,7 @@ _RULES: tuple[Callable[[View, StandIns], Iterator[Find]], ...] = (
     secrets,
     emails,
     names,
+    signatures,
     lettered,
     numbers,
     colon_addresses,

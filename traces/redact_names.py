@@ -33,6 +33,11 @@ _WORDS_BEFORE = ("name", "customer", "cardholder", "patient", "passenger", "atte
 _ENDINGS = tuple((word + sign, sign) for word in _WORDS_BEFORE for sign in "\"'")
 _LONGEST_KEY = 48
 WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_BRACKET = re.compile(r"<[^<>\s@]{1,64}@")
+_SIGNED = re.compile(
+    r"(?<![\w-])(?!(?:From|By|To|Cc|Author|Contact|Email|Mail)\b)"
+    r"([A-ZÀ-Þ][\w'’]*(?: [A-ZÀ-Þ][\w'’]*\.?){1,3})[\"']{0,8} {0,2}\Z"
+)
 _EDGES = ("{", "\x1e")
 _REACH = 600
 _MOST_WORDS = 5
@@ -54,6 +59,17 @@ def names(view: View, stand_ins: StandIns) -> Iterator[Find]:
             if value and (not plain or _beside(personal or [], view.shadow, at, value.end())):
                 yield from _changed(view, value, stand_ins)
             at = low.find(ending, end)
+
+
+def signatures(view: View, stand_ins: StandIns) -> Iterator[Find]:
+    """Names before an address in angle brackets, as commits and mails are signed: `Ann Lee <ann@corp.io>`."""
+    if "@" not in view.shadow:
+        return
+    for bracket in _BRACKET.finditer(view.shadow):
+        before = _SIGNED.search(view.shadow, max(0, bracket.start() - 60), bracket.start())
+        if before:
+            name = view.text[before.start(1) : before.end(1)]
+            yield Find(before.start(1), before.end(1), "name", changed_name(name, stand_ins))
 
 
 def people(view: View) -> list[tuple[str, str]]:

@@ -72,6 +72,8 @@ UNITS = (
         '"first_name": "A',
         'customer": "',
         "'name': 'Ann', ",
+        "<a@",
+        "A Bc <a@",
         "'",
     ),
     *(

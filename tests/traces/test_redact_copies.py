@@ -172,3 +172,12 @@ def test_copies_are_found_across_the_groups_in_which_a_long_run_is_looked_throug
     assert said(*texts) == together
     assert "Annegret" not in together[0]
     assert "4152622671" not in together[0]
+
+
+def test_names_before_an_address_in_brackets_are_names() -> None:
+    commit, prose = said("Author: Ann B. Lindqvist <ann@corp.io>\n\n    Fix", "Thanks, Lindqvist.")
+    assert commit.startswith("Author: ")
+    assert "Lindqvist" not in commit + prose
+    assert said("From Ann Lindqvist <ann@corp.io>")[0].startswith("From ")
+    for text in ("run `List<int>`, a <b> Some Title <c>", "openhands <o@example.com>", "x < Ann Lee"):
+        assert said(text)[0] == text
