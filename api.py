@@ -63,6 +63,7 @@ def run_replay(
     actions: str | None = None,
     long: str | None = None,
     include_compacted: bool | None = None,
+    sweep: Sequence[str] | None = None,
     progress: bool = False,
     store: Store | str | Path | None = None,
 ) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def run_replay(
         actions=actions,
         long=long,
         include_compacted=include_compacted,
+        sweep=sweep,
         progress=progress,
     )
     return summary(opened, run)

@@ -82,6 +82,10 @@ def replay(
     policy: Annotated[
         list[str] | None, typer.Option(help="A policy; repeat for several (default: the demo's). full always runs.")
     ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(help="A policy with choices, as te(delay=1|2,keep=0.1|0.2): all are run, and their plateau said."),
+    ] = None,
     mode: Annotated[
         str | None,
         typer.Option(
@@ -139,7 +143,7 @@ def replay(
         opened, traces=traces, model=model, policies=policy, mode=mode, measure=measure, limit=limit, seed=seed,
         dtype=dtype, device=device, threads=threads, resume=resume, equal_size=equal_size, equal_by=equal_by,
         probes=probes, temperature=temperature, max_action_tokens=max_action_tokens, actions=actions, long=long,
-        include_compacted=include_compacted,
+        include_compacted=include_compacted, sweep=sweep,
     )  # fmt: skip
     _show(opened, run_id, "policy", as_json)
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..console import table
 from .policies.registry import parse_policy
 from .scored import legend, name_of, probes_text
+from .sweep import sweep_text
 
 Row = Mapping[str, Any]
 
@@ -53,7 +54,8 @@ def summary_text(found: Row) -> str:
     """The text of `kvmill results` and `kvmill replay`."""
     grouped = found["by"] != "policy"
     body = [f"By {found['by']}:", "", groups_table(found)] if grouped else [_table(found)]
-    return "\n".join([headline(found), "", *body, "", *_notes(found)])
+    sweeps = [f"{sweep_text(swept, name_of(found['label_scorers']))}\n" for swept in found["sweeps"]]
+    return "\n".join([headline(found), "", *body, "", *sweeps, *_notes(found)])
 
 
 def demo_table(found: Row, plans: Sequence[Row] = ()) -> str:

@@ -19,6 +19,7 @@ from .policies.registry import parse_policy
 from .profile import PolicyProfile
 from .scored import no_op, scorers
 from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
+from .sweep import plateaus
 
 Row = dict[str, Any]
 BY = ("policy", "turn", "age", "kind", "family")
@@ -119,7 +120,8 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
     if by not in BY:
         raise unknown("grouping", by, BY, "--by")
     info = find_run(store, run_id)
-    entries = _entries(_rows(store, _QUERIES["policy"], info.run_id))
+    measured = _rows(store, _QUERIES["policy"], info.run_id)
+    entries = _entries(measured)
     actions = action_entries(store, info.run_id)
     status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
     idle = no_op(store, info.run_id)
@@ -159,6 +161,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         "by": by,
         "label_scorers": scorers(store, info.run_id),
         "policies": policies,
+        "sweeps": plateaus(info.config.get("sweeps", []), measured, entries),
         "skipped": _rows(store, _SKIPPED, info.run_id),
         "cut": _rows(store, _CUT, info.run_id),
     }

@@ -10,7 +10,8 @@ from ..errors import UserError, unknown
 from ..traces.recall import with_probes
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
-from .policies.registry import DEMO_POLICIES, parse_policies, parse_policy
+from .policies.registry import DEMO_POLICIES, parse_policy
+from .sweep import parse_sweep, with_sweeps
 from .weights import DEFAULT_MODEL
 
 MODES = ("teacher", "stepwise", "closed")
@@ -39,6 +40,7 @@ def replay_named(
     actions: str | None = None,
     long: str | None = None,
     include_compacted: bool | None = None,
+    sweep: Sequence[str] | None = None,
     progress: bool = True,
 ) -> str:
     """Replay what is named and return the run's id. What is not given is the resumed run's, else the default.
@@ -64,7 +66,11 @@ def replay_named(
         raise UserError(f"{', '.join(extra)}: only for --mode stepwise, where actions are generated")
     grammar = setting("actions_given", actions, None)
     reference = setting("equal_size", equal_size and str(parse_policy(equal_size)), None)
-    chosen = [str(p) for p in parse_policies(list(policies or before.get("policies") or DEMO_POLICIES))]
+    sweeps = [parse_sweep(spec) for spec in setting("sweeps", sweep, [])]
+    if sweeps and reference:
+        raise UserError("--equal-size solves the keep ratios anew: the settings of a --sweep would not be those named")
+    # Sweeps without other policies run alone, beside full.
+    chosen = with_sweeps(policies or before.get("policies") or ([] if sweeps else DEMO_POLICIES), sweeps)
     spec = setting("traces", traces, "last")
     same = resume and traces is None and limit is None
     trajectories = _same_again(store, before) if same else _select(store, spec, limit)
@@ -102,6 +108,7 @@ def replay_named(
                 "limit": setting("limit", limit, None),
                 "asked": before.get("asked", chosen),
                 "probes": asked,
+                "sweeps": [swept.spec for swept in sweeps],
             },
             progress=progress,
         )

@@ -15,11 +15,14 @@ from typing import Any
 
 from ..errors import UserError
 from .policies.options import split_spec
-from .policies.registry import parse_policy
+from .policies.registry import parse_policies, parse_policy
 from .statistics import FEW, holm, sign_flip
 
 CHOICE = "|"
 MOST = 64
+SCORES = {"answer_accuracy": "answer accuracy", "delta_nll": "−ΔNLL"}
+"""What a sweep can be judged by, larger being better; the first that a run has."""
+
 _LEVEL = 0.05
 
 
@@ -56,13 +59,60 @@ def parse_sweep(spec: str) -> Sweep:
     return Sweep(spec, name, swept, settings)
 
 
+def with_sweeps(policies: Sequence[str], sweeps: Sequence[Sweep]) -> list[str]:
+    """The policies and those of the sweeps, each once, `full` first. UserError as for any list of policies."""
+    chosen = parse_policies(list(policies))
+    swept = [parse_policy(text) for sweep in sweeps for text in sweep.policies()]
+    chosen += [policy for policy in dict.fromkeys(swept) if policy not in chosen]
+    return [str(policy) for policy in parse_policies([str(policy) for policy in chosen])]
+
+
+def plateaus(
+    specs: Sequence[str], rows: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """One entry per sweep of a run, from its `rows` by policy and trajectory: sums, each with its `_count`.
+
+    `entries` have the policies' peak KV. A setting's score on a trajectory is the share of right answers, or −ΔNLL in
+    a run without answers: `score` says which. A sweep of which nothing was measured has n = 0 and nulls.
+    """
+    found = []
+    for sweep in map(parse_sweep, specs):
+        # Rows bear the policy as it was given; a setting may be spelled otherwise.
+        names = {parse_policy(text): text for text in sweep.policies()}
+        mine = [{**row, "policy": names.get(parse_policy(row["policy"]))} for row in rows]
+        mine = [row for row in mine if row["policy"] is not None]
+        score = next((name for name in SCORES if any(_score(row, name) is not None for row in mine)), "delta_nll")
+        scores: dict[str, dict[str, float]] = {}
+        for row in mine:
+            if (value := _score(row, score)) is not None:
+                scores.setdefault(row["policy"], {})[row["trajectory_id"]] = value
+        held = {names[p]: e["kv_tokens_peak"] for e in entries if (p := parse_policy(e["policy"])) in names}
+        found.append(plateau(sweep, scores, held, score) or _nothing(sweep))
+    return found
+
+
+def _score(row: Mapping[str, Any], name: str) -> float | None:
+    total, count = row.get(name), row.get(f"{name}_count")
+    if total is None or not count:
+        return None
+    return -total / count if name == "delta_nll" else total / count
+
+
+def _nothing(sweep: Sweep) -> dict[str, Any]:
+    unknown_yet = ("score", "peak", "peak_score", "centre", "centre_score", "plateau", "options")
+    return {"sweep": sweep.spec, "n": 0, "few": True, "settings": len(sweep.settings), **dict.fromkeys(unknown_yet)}
+
+
 def plateau(
-    sweep: Sweep, scores: Mapping[str, Mapping[str, float]], sizes: Mapping[str, float | None]
+    sweep: Sweep,
+    scores: Mapping[str, Mapping[str, float]],
+    sizes: Mapping[str, float | None],
+    score: str = "answer_accuracy",
 ) -> dict[str, Any] | None:
     """The plateau of a sweep from `scores` (policy → trajectory → score, larger is better); None without any.
 
-    `sizes` is each policy's peak KV: between equal centres the smaller one is used. Only trajectories that every
-    setting has count.
+    `sizes` is each policy's peak KV: between equal centres the smaller one is used. `score` is the name in `SCORES` of
+    what the scores are. Only trajectories that every setting has count.
     """
     there = {place: policy for place, policy in sweep.settings.items() if scores.get(policy)}
     if not there:
@@ -80,6 +130,7 @@ def plateau(
     centre = min(region, key=lambda p: (-_neighbours(p, region), sizes.get(there[p]) or float("inf"), p))
     return {
         "sweep": sweep.spec,
+        "score": score,
         "n": len(shared),
         "few": len(shared) < FEW,
         "peak": there[peak],
@@ -114,14 +165,18 @@ def _around(place: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [(*place[:axis], place[axis] + step, *place[axis + 1 :]) for axis in range(len(place)) for step in (-1, 1)]
 
 
-def sweep_text(found: Mapping[str, Any]) -> str:
-    """The plateau in words."""
+def sweep_text(found: Mapping[str, Any], accuracy: str = SCORES["answer_accuracy"]) -> str:
+    """The plateau in words; `accuracy` is what the share of right answers is called in this run."""
+    if not found["n"]:
+        return f"sweep {found['sweep']}: no trajectory was measured under all of its settings"
+    names = SCORES | {"answer_accuracy": accuracy}
     ranges = ", ".join(f"{key} {_range(values)}" for key, values in found["options"].items())
     lines = [
         f"sweep {found['sweep']}: {len(found['plateau'])} of {found['settings']} settings are not distinguishable from "
         f"the best ({ranges})",
         f"centre of the plateau: {found['centre']} ({found['centre_score']:.3f}); the best single setting, "
         f"{found['peak']} ({found['peak_score']:.3f}), is partly luck",
+        f"judged by {names[found['score']]}, mean over {found['n']} trajectories that every setting has",
     ]
     if found["few"]:
         lines.append(f"only {found['n']} trajectories: fewer than {FEW} tell no settings apart")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kvmill.errors import UserError
-from kvmill.replay.sweep import parse_sweep, plateau, sweep_text
+from kvmill.replay.sweep import parse_sweep, plateau, plateaus, sweep_text, with_sweeps
 
 SPEC = "te(proxy=assistant,delay=1|2|3,keep=0.1|0.2|0.4)"
 SWEEP = parse_sweep(SPEC)
@@ -81,3 +81,41 @@ def test_only_shared_trajectories_count_and_few_are_flagged() -> None:
     assert plateau(SWEEP, {}, {}) is None
     scores[first] = {"elsewhere": 1.0}
     assert plateau(SWEEP, scores, {}) is None
+
+
+def row(policy: str, trajectory: str, **sums: float | None) -> dict[str, float | str | None]:
+    counts = {f"{name}_count": None if total is None else 4 for name, total in sums.items()}
+    return {"policy": policy, "trajectory_id": trajectory, **sums, **counts}
+
+
+def test_a_run_is_judged_by_its_answers_else_by_likelihood() -> None:
+    spec = "te(delay=1|2,keep=0.2)"
+    # Given in other words than the sweep's: the same policy.
+    one, two = "te(proxy=assistant,delay=1,keep=0.20)", "te(delay=2,keep=0.2)"
+    entries = [{"policy": one, "kv_tokens_peak": 10.0}, {"policy": two, "kv_tokens_peak": 5.0}]
+    likelihoods = [row(one, "a", answer_accuracy=None, delta_nll=0.4), row(two, "a", answer_accuracy=None, delta_nll=2)]
+    (found,) = plateaus([spec], likelihoods, entries)
+    assert (found["score"], found["peak"], found["peak_score"]) == ("delta_nll", "te(delay=1,keep=0.2)", -0.1)
+    assert "judged by −ΔNLL, mean over 1 trajectories" in sweep_text(found)
+    answers = [row(one, "b", answer_accuracy=1, delta_nll=0), row(two, "b", answer_accuracy=3, delta_nll=9)]
+    (found,) = plateaus([spec], [*likelihoods, *answers, row("full", "b", answer_accuracy=4)], entries)
+    assert (found["score"], found["peak"], found["peak_score"]) == ("answer_accuracy", two, 0.75)
+    assert (found["n"], found["settings"]) == (1, 2)
+    assert found["centre"] == two, "equal neighbours: the smaller one"
+    assert "judged by recall of facts" in sweep_text(found, "recall of facts")
+
+
+def test_a_sweep_without_rows_is_null_and_says_so() -> None:
+    (found,) = plateaus(["te(keep=0.1|0.2)"], [row("full", "a", delta_nll=0)], [])
+    assert (found["n"], found["peak"], found["plateau"]) == (0, None, None)
+    assert "no trajectory was measured" in sweep_text(found)
+
+
+def test_sweeps_add_their_policies_once() -> None:
+    sweeps = [parse_sweep("te(delay=1|2,keep=0.2)"), parse_sweep("te(delay=1,keep=0.20|0.4)")]
+    chosen = with_sweeps(["te(proxy=assistant,delay=2,keep=0.2)"], sweeps)
+    given = "te(proxy=assistant,delay=2,keep=0.2)"
+    assert chosen == ["full", given, "te(delay=1,keep=0.2)", "te(delay=1,keep=0.4)"]
+    assert with_sweeps([], []) == ["full"]
+    with pytest.raises(UserError, match="given twice"):
+        with_sweeps(["random", "random"], sweeps)
