@@ -80,9 +80,10 @@ def run_replay(
     sources = sorted({trajectory.source for trajectory in trajectories}) if stepwise else []
     grammars = {source: grammar or grammar_for(source, loaded.tokenizer, model) for source in sources}
     if equal_size is not None:
-        whole = [tokenize(t, loaded.tokenizer) for t in trajectories if include_compacted or not t.already_compacted]
-        fitting = [tokens for tokens in whole if tokens.tokens <= loaded.max_positions]
-        sizes = [sizes_of(tokens) for tokens in fitting or whole]
+        counted = [t for t in trajectories if include_compacted or not t.already_compacted] or trajectories
+        whole = [tokenize(trajectory, loaded.tokenizer) for trajectory in counted]
+        fitting = [tokens for tokens in whole if tokens.tokens <= loaded.max_positions] or whole
+        sizes = [sizes_of(tokens) for tokens in fitting]
         chosen = hold_equal(chosen, parse_policy(equal_size), sizes, equal_by or "peak")
     settings = {
         **(config or {}),
