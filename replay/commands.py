@@ -76,7 +76,11 @@ def models_pull(
 @guarded
 def replay(
     traces: Annotated[
-        str | None, typer.Option(help="samples, last (default), all, an id, a path or glob, or source=…,family=….")
+        str | None,
+        typer.Option(
+            help="samples, samples-more, stress (long runs, for memory and latency), last (default), all, an id, "
+            "a path or glob, or source=…,family=…."
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Short name, directory, hub id or GGUF (smollm2-135m).")] = None,
     policy: Annotated[

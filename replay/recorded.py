@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..traces import record
-from ..traces.samples import load
+from ..traces.samples import named
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
 
 
 def by_id(store: Store, ids: Sequence[str]) -> dict[str, Trajectory]:
     """Those of `ids` that are at hand, bundled samples or ingested ones, by id. Reads only: an id is never a path."""
-    found = {t.id: t for t in load() if t.id in ids}
+    found = {run.id: run for run in map(named, ids) if run}
     missing = [name for name in ids if name not in found]
     if missing:
         question = "SELECT DISTINCT trajectory_id, record FROM trajectories WHERE list_contains($1, trajectory_id)"

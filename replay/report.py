@@ -197,6 +197,7 @@ def _notes(found: Row) -> list[str]:
     if failed:
         lines.append("failed cells: " + "; ".join(failed))
     lines += [f"skipped: {_count(s['cells'], 'cell')}: {s['reason']}" for s in found.get("skipped", [])]
+    lines += [family["reason"] for family in found.get("accuracy_not_shown", [])]
     if cut := found.get("cut"):
         said = ", ".join(f"{c['trajectory_id']} ({_count(c['cut_turns'], 'turn')})" for c in cut)
         lines.append(f"cut to the model's window, their last turns and the probes about them left out: {said}")

@@ -1,7 +1,7 @@
 """Results of a replay run: one entry per policy, computed from the store's rows, with intervals over trajectories.
 
 Every figure is a ratio of sums over trajectories (right answers over probes, nats over scored tokens); what was not
-measured is None. Text output is in `report.py`.
+measured is None, and so is accuracy on a family that is `too_weak`. Text output is in `report.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .profile import PolicyProfile
 from .scored import no_op, scorers
 from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
 from .sweep import plateaus
+from .too_weak import too_weak, without_accuracy
 
 Row = dict[str, Any]
 BY = ("policy", "turn", "age", "kind", "family")
@@ -120,7 +121,8 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
     if by not in BY:
         raise unknown("grouping", by, BY, "--by")
     info = find_run(store, run_id)
-    measured = _rows(store, _QUERIES["policy"], info.run_id)
+    weak = too_weak(store, info.run_id)
+    measured = without_accuracy(_rows(store, _QUERIES["policy"], info.run_id), weak)
     entries = _entries(measured)
     actions = action_entries(store, info.run_id)
     status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
@@ -164,9 +166,11 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         "sweeps": plateaus(info.config.get("sweeps", []), measured, entries),
         "skipped": _rows(store, _SKIPPED, info.run_id),
         "cut": _rows(store, _CUT, info.run_id),
+        "accuracy_not_shown": [{name: family[name] for name in ("family", "n", "reason")} for family in weak],
     }
     if by != "policy":
-        groups = _entries(_rows(store, _QUERIES[by], info.run_id), by, _order(info, [*status]))
+        found = without_accuracy(_rows(store, _QUERIES[by], info.run_id), weak)
+        groups = _entries(found, by, _order(info, [*status]))
         actions = action_entries(store, info.run_id, by)
         out["groups"] = [group | actions.get((group[by], group["policy"]), NOT_MEASURED) for group in groups]
     return out

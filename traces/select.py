@@ -1,4 +1,4 @@
-"""Which recorded runs a command works on: `samples`, `last`, `all`, an id, a path or glob, or `source=…,family=…`."""
+"""Which recorded runs a command works on: a bundled set, `last`, `all`, an id, a path, or `source=…,family=…`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from .writing import AGAIN
 
 _WILDCARD = re.compile(r"([*?\[])")
 _AT_ONCE = 32
-_WORDS = "samples, last, all, an ingest's id, an id, a path, pattern or URI, source=NAME,family=NAME"
+_WORDS = f"{', '.join(samples.SETS)}, last, all, an ingest's id, an id, a path, pattern or URI, source=NAME,family=NAME"
 
 
 def select(store: Store, spec: str = "last", limit: int | None = None) -> list[Trajectory]:
     """The trajectories of `spec`, by id. `limit` takes families in turn, so that each is represented.
 
-    A path or glob is ingested first. UserError if nothing matches; `samples` needs no store.
+    A path or glob is ingested first. UserError if nothing matches; bundled runs need no store.
     """
-    if spec == "samples":
-        return take(samples.load(), limit)
-    if named := next((run for run in samples.load() if run.id == spec), None):
-        return [named]
+    if bundled := _bundled(spec):
+        return take(bundled, limit)
     found = [record.load(row) for row in _records(store, spec)]
     if not found:
         raise UserError(f"no trajectories for {spec!r} in {store.path}; give one of: {_WORDS}")
@@ -38,8 +36,7 @@ def select(store: Store, spec: str = "last", limit: int | None = None) -> list[T
 
 def stream(store: Store, spec: str = "last") -> tuple[list[str], Iterator[Trajectory]]:
     """The ids of `spec` and its trajectories in that order, a few in memory at a time. UserError as of `select`."""
-    bundled = [run for run in samples.load() if spec in ("samples", run.id)]
-    if bundled:
+    if bundled := _bundled(spec):
         return [run.id for run in bundled], iter(bundled)
     where, values = _condition(store, spec, "trajectories", "trajectory_id")
     found = store.query(f"select distinct trajectory_id id from trajectories where {where} order by 1", values)
@@ -47,6 +44,14 @@ def stream(store: Store, spec: str = "last") -> tuple[list[str], Iterator[Trajec
     if not ids:
         raise UserError(f"no trajectories for {spec!r} in {store.path}; give one of: {_WORDS}")
     return ids, _loaded(store, ids)
+
+
+def _bundled(spec: str) -> list[Trajectory]:
+    """The bundled runs that `spec` names: a set or one run of any set."""
+    if spec in samples.SETS:
+        return samples.load(spec)
+    run = samples.named(spec)
+    return [run] if run else []
 
 
 def _loaded(store: Store, ids: Sequence[str]) -> Iterator[Trajectory]:

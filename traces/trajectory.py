@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
+NOT_JUDGED = "none"  # the scorer of a run in which there is nothing to be asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Ground truth. `scorer` says how an answer is judged (choice, exact, contains, flag, reward, …)."""
+    """Ground truth. `scorer` says how an answer is judged (choice, exact, contains, flag, reward, …, or none)."""
 
     scorer: str
     value: Any = None

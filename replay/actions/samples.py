@@ -1,4 +1,7 @@
-"""`samples`: the bundled samples write their calls as plain text, a line of its own: `Search: …` or a shell command."""
+"""`samples`: the bundled samples write their calls as plain text, a line of its own: `Search: …` or a shell command.
+
+Every family is read: `Search: …`, `Ask: …`, `Check: …`, `cat PATH` and `grep -rn WORD PATH`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import re
 
 from .action import Action, without_thinking
 
-_SEARCH = re.compile(r"Search:\s*(.+)")
+_SAID = re.compile(r"(Search|Ask|Check):\s*(.+)")
 _COMMAND = re.compile(r"(cat)\s+(.+)")
+_GREP = re.compile(r"(grep)\s+(-rn\s+(\S+)\s+(\S+))")
 
 
 def parse(text: str) -> tuple[Action, ...]:
@@ -15,8 +19,10 @@ def parse(text: str) -> tuple[Action, ...]:
     found: list[Action] = []
     for line in without_thinking(text).splitlines():
         said = line.strip()
-        if search := _SEARCH.fullmatch(said):
-            found.append(Action("search", search[1], {"query": search[1]}))
+        if request := _SAID.fullmatch(said):
+            found.append(Action(request[1].lower(), request[2], {"query": request[2]}))
         elif command := _COMMAND.fullmatch(said):
             found.append(Action(command[1], command[2], {"path": command[2]}))
+        elif grep := _GREP.fullmatch(said):
+            found.append(Action(grep[1], grep[2], {"pattern": grep[3], "path": grep[4]}))
     return tuple(found)

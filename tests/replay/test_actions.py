@@ -175,11 +175,14 @@ def test_raw_arguments_that_are_no_json_are_read_as_kvmill_wrote_them() -> None:
 
 
 def test_every_call_of_the_samples_is_read() -> None:
-    for run in load()[::9]:
+    names = set()
+    for run in [*load()[::9], *load("samples-more")[::9], *load("stress")]:
         for turn in run.turns:
             (action,) = samples.parse(turn.assistant.content)
-            assert action.name in ("search", "cat")
+            names.add(action.name)
             assert turn.assistant.content.endswith(action.arguments)
+    assert names == {"search", "ask", "check", "cat", "grep"}
+    assert read("samples", "grep -rn billing src") == [("grep", {"pattern": "billing", "path": "src"})]
 
 
 def test_thinking_that_a_template_begins_is_known() -> None:

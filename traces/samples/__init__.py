@@ -1,4 +1,4 @@
-"""Two bundled families of synthetic, labelled agent runs, made by `generate` (read there what they can show)."""
+"""The bundled runs: synthetic, made by `generate` (read there what they can show), by the name of their set."""
 
 from __future__ import annotations
 
@@ -9,16 +9,29 @@ from pathlib import Path
 from ..record import load as _read
 from ..trajectory import Trajectory
 
+# Set → its files. Published figures rest on `samples`: its runs stay what they are.
+SETS = {"samples": ("operations", "registry"), "samples-more": ("coding", "planning"), "stress": ("stress",)}
+
 
 @functools.cache
-def _all() -> tuple[Trajectory, ...]:
-    found = []
-    for family in ("operations", "registry"):
-        lines = gzip.decompress((Path(__file__).parent / f"{family}.jsonl.gz").read_bytes()).decode().splitlines()
+def _of_set(name: str) -> tuple[Trajectory, ...]:
+    found: list[Trajectory] = []
+    for file in SETS[name]:
+        lines = gzip.decompress((Path(__file__).parent / f"{file}.jsonl.gz").read_bytes()).decode().splitlines()
         found += map(_read, lines)
     return tuple(found)
 
 
-def load() -> list[Trajectory]:
-    """The 80 bundled runs, by id: 40 of `operations`, then 40 of `registry`."""
-    return list(_all())
+def load(name: str = "samples") -> list[Trajectory]:
+    """The runs of a set, by id: `samples` (80, two families), `samples-more` (80, two), `stress` (12, not judged)."""
+    return list(_of_set(name))
+
+
+def named(id: str) -> Trajectory | None:
+    """The bundled run of that id, whichever set it is in, or None."""
+    return _by_id().get(id)
+
+
+@functools.cache
+def _by_id() -> dict[str, Trajectory]:
+    return {run.id: run for name in SETS for run in _of_set(name)}

@@ -1,7 +1,8 @@
 """The vocabulary of the bundled samples.
 
-Stations, services, names and cities are one token each, with a leading space, in the bundled model's vocabulary:
-a value that takes several tokens is evicted piece by piece, and nothing can be measured on it.
+Stations, services, names, cities, jobs, classes, functions, modules, teams and days are one token each, with a leading
+space, in the bundled model's vocabulary: a value that takes several tokens is evicted piece by piece, and nothing can
+be measured on it.
 """
 
 from __future__ import annotations
@@ -85,4 +86,77 @@ LOG_LINES = (
     "{a} stale sessions were closed",
     "config reloaded without changes",
     "metrics flushed to disk",
+)
+
+JOBS = _split("billing payments catalog auth inventory invoice profile media metrics cart orders reports")
+CLASSES = _split(
+    "Builder Manager Walker Reader Writer Worker Client Server Session Cache Queue Monitor Counter Filter Printer "
+    "Index Store Factory Registry Controller Provider"
+)
+FUNCTIONS = _split(
+    "load save parse render convert merge split fetch connect compile validate normalize encode decode transform "
+    "update search calculate resolve export import report publish schedule"
+)
+MODULES = _split(
+    "core utils models views routes handlers tables config settings storage network database logging plugins formats "
+    "filters tokens events workers helpers schema engine graph"
+)
+CLOSING_FILES = ("README", "setup", "tests", "license", "changelog", "examples")
+# What surrounds a fact in the code: {a} and {b} are numbers from 2 to 99, {a} the smaller one.
+CODE_LINES = (
+    "    total = total + {a}",
+    "    if count > {b}:",
+    "        return None",
+    "    for step in range({a}):",
+    "        retries = {b}",
+    '    log.info("done in {a} ms")',
+    "    timeout = {b}",
+    "    items.append({a})",
+    "    assert size < {b}",
+    "    self.limit = {a}",
+    "    # Wait at most {b} seconds.",
+    '    raise ValueError("too large")',
+    "    rows = rows[:{b}]",
+    "    width = {a} * {b}",
+    "        continue",
+    "    # Numbers below {a} are skipped.",
+)
+
+TEAMS = _split(
+    "design finance marketing research sales support legal security training hardware software music science travel "
+    "press garden"
+)
+DAYS = _split("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+CLOSING_TASKS = (
+    "room booking",
+    "lunch orders",
+    "printed lists",
+    "parking places",
+    "projector and light",
+    "welcome tour",
+    "cleaning",
+    "signs",
+)
+# What surrounds a constraint. No sentence holds a person, a team or a day.
+PLANS = (
+    "The {building} can hold about {number} guests at once.",
+    "A projector and {number} microphones are stored in the {building}.",
+    "Lunch for {number} people can be ordered a week ahead.",
+    "The {building} has been painted and smells fresh again.",
+    "Parking near the {building} is free for {number} hours.",
+    "The {building} is heated and has large windows.",
+    "About {number} chairs in the {building} need a repair.",
+    "Tea and coffee are served in the {building} twice a day.",
+    "The price of the {building} includes cleaning and light.",
+    "A short tour through the {building} takes {number} minutes.",
+    "The door of the {building} opens with a card.",
+    "Each group gets {number} folders and a printed list.",
+    "The {building} was used by {number} groups last year.",
+    "Signs from the entrance to the {building} are being printed.",
+    "Wireless access in the {building} works well for {number} devices.",
+    "The invitations will be printed on thick paper this time.",
+    "A stand with {number} posters will be set up in the {building}.",
+    "The {building} stays quiet because the road is closed.",
+    "The caterer asks for the number of plates in advance.",
+    "First aid is kept in the {building} behind the counter.",
 )
