@@ -5,9 +5,11 @@ A record that cannot be read never stops the others: it goes to the run's reject
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,8 +118,9 @@ def ingest(
     report = IngestReport(run.id, hidden_files=inputs.hidden, links_not_followed=inputs.links)
     writer = Writer(run, redact)
     try:
-        _ingest_files(writer, inputs, report, format, columns)
-        writer.release()
+        with _few_collections():
+            _ingest_files(writer, inputs, report, format, columns)
+            writer.release()
         writer.flush()
     except BaseException:
         writer.flush()
@@ -135,6 +138,17 @@ def ingest(
     run.annotate(again=writer.again, accepted=report.accepted, rejected=report.rejected)
     run.finish("complete" if report.accepted + report.duplicates else "incomplete")
     return report
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Python looks for rings of objects more rarely: records are millions of small objects, none of them in a ring."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def check_choice(format: str, columns: Mapping[str, str] | None) -> None:

@@ -30,9 +30,10 @@ def sealed(trajectory: Trajectory) -> tuple[str, bytes]:
     ValueError for text or numbers that JSON has no form for.
     """
     said = _said(trajectory)
-    more = b',"already_compacted":true' if trajectory.already_compacted else b""
-    digest = hashlib.sha256(b'{"id":"",' + said + more + b"}").hexdigest()
-    id = f"{trajectory.source}-{digest[:12]}"
+    hashed = hashlib.sha256(b'{"id":"",')
+    hashed.update(said)
+    hashed.update(b',"already_compacted":true}' if trajectory.already_compacted else b"}")
+    id = f"{trajectory.source}-{hashed.hexdigest()[:12]}"
     return id, _line(trajectory, id, said)
 
 
@@ -67,7 +68,7 @@ def _line(trajectory: Trajectory, id: str, said: bytes) -> bytes:
     if trajectory.meta:
         rest["meta"] = trajectory.meta
     more = b"," + _json(rest, _ordinary([trajectory.meta]))[1:] if rest else b"}"
-    return b'{"id":' + _json(id, True) + b"," + said + more
+    return b"".join((b'{"id":', _json(id, True), b",", said, more))
 
 
 def _said(trajectory: Trajectory) -> bytes:

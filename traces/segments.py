@@ -36,7 +36,7 @@ def to_table(table: str, rows: Rows, run_id: str) -> pa.Table:
         _refuse_unknown(table, rows.column_names, schema)
         out = conform(rows, schema)
     else:
-        _refuse_unknown(table, {key: None for row in rows for key in row}, schema)
+        _refuse_unknown(table, set().union(*rows), schema)
         out = pa.Table.from_pylist(list(rows), schema=schema)
     for name in schema.names:
         column = out.column(name)

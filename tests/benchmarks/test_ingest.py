@@ -38,7 +38,9 @@ def test_every_case_is_ingested_whole_in_its_own_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bench, "FIGURES", tmp_path / "ingest.json")
-    monkeypatch.setattr(sys, "argv", ["bench", "--sizes", "1", "--redacted", "0.5", "--json", "--write"])
+    monkeypatch.setattr(
+        sys, "argv", ["bench", "--sizes", "1", "--redacted", "0.5", "--repeats", "1", "--json", "--write"]
+    )
     bench.main()
     found = json.loads(capsys.readouterr().out)
     assert json.loads((tmp_path / "ingest.json").read_text()) == found
