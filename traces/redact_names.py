@@ -34,6 +34,7 @@ _ENDINGS = tuple((word + sign, sign) for word in _WORDS_BEFORE for sign in "\"'"
 _LONGEST_KEY = 48
 WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _BRACKET = re.compile(r"<[^<>\s@]{1,64}@")
+_BREAKS = "<>@:,;\n()"
 _SIGNED = re.compile(
     r"(?<![\w-])(?!(?:From|By|To|Cc|Author|Contact|Email|Mail)\b)"
     r"([A-ZÀ-Þ][\w'’]*(?: [A-ZÀ-Þ][\w'’]*\.?){1,3})[\"']{0,8} {0,2}\Z"
@@ -66,7 +67,9 @@ def signatures(view: View, stand_ins: StandIns) -> Iterator[Find]:
     if "@" not in view.shadow:
         return
     for bracket in _BRACKET.finditer(view.shadow):
-        before = _SIGNED.search(view.shadow, max(0, bracket.start() - 60), bracket.start())
+        at = bracket.start()
+        begin = max(at - 60, *(view.shadow.rfind(sign, max(0, at - 60), at) + 1 for sign in _BREAKS))
+        before = _SIGNED.search(view.shadow, max(0, begin), at)
         if before:
             name = view.text[before.start(1) : before.end(1)]
             yield Find(before.start(1), before.end(1), "name", changed_name(name, stand_ins))
