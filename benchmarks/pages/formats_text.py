@@ -116,5 +116,15 @@ spoil a *recording*, though, and nothing in the record shows it:
 SAMPLES = """
 ## Bundled samples
 
-`--traces samples`: 80 synthetic runs of two families, made by `kvmill.traces.samples.generate`, which says what they
-can show and what they cannot."""
+Synthetic runs, made by `kvmill.traces.samples.generate`, which says what they can show and what they cannot. They need
+no store and no file:
+
+- `--traces samples`: 80 runs. `registry`, a search agent, and `operations`, an agent reading logs; 11 turns, 8 probes
+  and about 1.55k tokens each. Published figures rest on these.
+- `--traces samples-more`: 80 runs. `coding`: functions or classes and their modules, defined early and asked for at the
+  end. `planning`: who leads a team, and on which day that person has time. 11 turns, 8 probes, about 1.5k tokens.
+- `--traces stress`: 12 runs of about 4k, 6k and 7.8k tokens with tool results of 500 to 2,000 tokens, and no probes.
+  For memory and latency only.
+
+The accuracy of a family is shown only where the full cache answers at least 60 % of its probes (from ten trajectories
+on). Below that there is little left to lose: results leave it out, say so, and show log-likelihood and agreement."""
