@@ -70,9 +70,8 @@ def write(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, run_id: str
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     rows = 0
     short = [f"{f.name}.list.element" if pa.types.is_list(f.type) else f.name for f in schema if f.name not in _LONG]
-    with pq.ParquetWriter(
-        temporary, schema.with_metadata(metadata), compression="zstd", use_dictionary=short, write_statistics=short
-    ) as writer:
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": short, "write_statistics": short}
+    with pq.ParquetWriter(temporary, schema.with_metadata(metadata), **options) as writer:
         waiting: list[pa.Table] = []
         for table in tables:
             waiting.append(table.replace_schema_metadata(metadata))
