@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from merging import Merging
 
@@ -115,6 +115,7 @@ class TestControlTokensInContent:
     )
 
     @pytest.mark.parametrize("name", ALL)
+    @settings(max_examples=30)
     @given(words=st.lists(SPELLED, min_size=9, max_size=9))
     def test_no_field_of_a_run_can_write_one(self, tokenizer_for: Any, name: str, words: list[str]) -> None:
         tokenizer = tokenizer_for(name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvmill.traces.drift import drift
@@ -60,6 +60,7 @@ class TestArgumentsThatATemplateIterates:
     """Bug 1: `arguments|items` meets the JSON string of a recorded history. Kind: wire format against template."""
 
     @pytest.mark.parametrize("name", ALL)
+    @settings(max_examples=30)
     @given(arguments=SPELLINGS)
     def test_any_object_in_any_spelling_is_printed(self, tokenizer_for: Any, name: str, arguments: str) -> None:
         texts = printed(run(*calling(arguments)), tokenizer_for(name))
@@ -136,6 +137,7 @@ class TestThinkingThatComesAndGoes:
     )
 
     @pytest.mark.parametrize("name", ALL)
+    @settings(max_examples=30)
     @given(turns=TURNS)
     def test_what_a_session_holds_only_grows(self, tokenizer_for: Any, name: str, turns: list[Turn]) -> None:
         tokenizer = tokenizer_for(name)
