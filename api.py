@@ -64,6 +64,7 @@ def run_replay(
     long: str | None = None,
     include_compacted: bool | None = None,
     sweep: Sequence[str] | None = None,
+    explain: bool | None = None,
     progress: bool = False,
     store: Store | str | Path | None = None,
 ) -> dict[str, Any]:
@@ -98,6 +99,7 @@ def run_replay(
         long=long,
         include_compacted=include_compacted,
         sweep=sweep,
+        explain=explain,
         progress=progress,
     )
     return summary(opened, run)

@@ -134,6 +134,10 @@ def replay(
         bool | None,
         typer.Option("--include-compacted", help="Also replay runs that were compacted when they were recorded."),
     ] = None,
+    explain: Annotated[
+        bool | None,
+        typer.Option("--explain", help="Also store the attention each token gets in the full run, for kvmill inspect."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Torch threads (the physical cores).")] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -147,7 +151,7 @@ def replay(
         opened, traces=traces, model=model, policies=policy, mode=mode, measure=measure, limit=limit, seed=seed,
         dtype=dtype, device=device, threads=threads, resume=resume, equal_size=equal_size, equal_by=equal_by,
         probes=probes, temperature=temperature, max_action_tokens=max_action_tokens, actions=actions, long=long,
-        include_compacted=include_compacted, sweep=sweep,
+        include_compacted=include_compacted, sweep=sweep, explain=explain,
     )  # fmt: skip
     _show(opened, run_id, "policy", as_json)
 

@@ -14,6 +14,7 @@ from .lockstep import Lockstep
 from .memory import released_on_error
 from .metrics import TurnQuality, score_chunk
 from .policies.base import Policy, Work
+from .policies.mass_state import MassState
 from .probes import ProbeAnswer, answer_probes
 from .segments import turns_of
 from .stepwise import Asking, next_actions
@@ -39,12 +40,16 @@ class TurnRecord:
 
 @dataclass
 class BranchRun:
-    """Everything measured on one branch. `error` says why it ended early; `kept` is by logical token."""
+    """Everything measured on one branch. `error` says why it ended early; `kept` is by logical token.
+
+    `mass`, of `full` alone and where it was asked for, is by logical token too: see `MassState`.
+    """
 
     policy: Policy
     turns: list[TurnRecord] = field(default_factory=list)
     probes: list[ProbeAnswer] = field(default_factory=list)
     kept: Tensor | None = None
+    mass: Tensor | None = None
     process_bytes: int = 0
     error: str | None = None
 
@@ -56,14 +61,19 @@ def replay(
     probes: Sequence[ProbeTokens] = (),
     seed: int = 0,
     asking: Asking | None = None,
+    explain: bool = False,
 ) -> list[BranchRun]:
     """Teacher-forced replay. `policies[0]` is `full`, the reference of every quality figure.
 
     Recorded tokens are fed turn by turn; when a turn closes every policy compacts; later recorded assistant
     tokens, and the probes after the last turn, are scored on what is left. `asking` makes it stepwise: before each
     recorded assistant turn from the second on, every policy generates what it would say, which is taken back.
+    `explain` also adds up the attention that each token receives in the reference run.
     """
     run = Lockstep(forward, trajectory, policies, seed)
+    if explain:
+        full = run.branches[0]
+        full.state = MassState(full.policy, full.state.scene)
     with released_on_error(run):
         return _replay(run, probes, seed, asking)
 
@@ -98,6 +108,8 @@ def _replay(run: Lockstep, probes: Sequence[ProbeTokens], seed: int, asking: Ask
         if branch.error is None:
             result.probes = answers[id(branch)]
             result.kept = branch.kept_share(run.logical)
+    if isinstance(full.state, MassState):
+        runs[id(full)].mass = full.state.mass[: run.logical]
     return list(runs.values())
 
 

@@ -55,6 +55,7 @@ def run_replay(
     actions: str | None = None,
     long: str = "skip",
     include_compacted: bool = False,
+    explain: bool = False,
     config: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> str:
@@ -63,7 +64,8 @@ def run_replay(
     `latency_trajectories` limits latency cells to those ids (default: all). Ctrl-C leaves the run incomplete
     with everything finished so far; `resume` goes on. `equal_size` is a policy whose rows all others are held to
     (`equal.hold_equal`). In mode `stepwise` actions are generated and read by the grammar `actions` (default: chosen
-    per source). `long` is the rule for what exceeds the model's window. UserError if a resumed run had other settings.
+    per source). `long` is the rule for what exceeds the model's window. `explain` also stores how much attention each
+    token receives in the reference run; no other figure changes. UserError if a resumed run had other settings.
     """
     if measure not in MEASURES:
         raise UserError(f"--measure {measure}: one of {', '.join(MEASURES)}")
@@ -98,6 +100,7 @@ def run_replay(
         "max_action_tokens": most if stepwise else None,
         "long": long,
         "include_compacted": include_compacted,
+        "explain": explain,
         "dtype": loaded.dtype_name,
         "device": str(loaded.device),
         "threads": loaded.threads,
@@ -112,7 +115,17 @@ def run_replay(
     run = _open(store, settings, seed, str(loaded.device), resume)
     timed = latency_trajectories if latency_trajectories is not None else [t.id for t in trajectories]
     cells = Cells(
-        loaded, chosen, seed, latency_repeats, latency_last_turns, mode, asking, grammars, long, include_compacted
+        loaded,
+        chosen,
+        seed,
+        latency_repeats,
+        latency_last_turns,
+        mode,
+        asking,
+        grammars,
+        long,
+        include_compacted,
+        explain,
     )
     jobs = list(_jobs(cells, trajectories, measure, set(timed)))
     done = run.keys()
@@ -164,6 +177,7 @@ class Cells:
     grammars: Mapping[str, str]
     long: str
     include_compacted: bool
+    explain: bool
 
     def __post_init__(self) -> None:
         self.forward = Forward(self.model)
@@ -200,7 +214,7 @@ class Cells:
 
     def _quality(self, identity: Identity, fitted: Fitted, policies: Sequence[Policy]) -> Rows:
         trajectory, tokens = fitted.trajectory, fitted.tokens
-        runs = replay(self.forward, tokens, policies, fitted.probes, self.seed, self.asking)
+        runs = replay(self.forward, tokens, policies, fitted.probes, self.seed, self.asking, self.explain)
         done = []
         if self.asking:
             done = action_columns(trajectory, tokens, runs, self.asking, self.grammars[trajectory.source])

@@ -121,7 +121,7 @@ def quality_rows(
     rows: Rows = {"cells": [], "turn_metrics": [], "probes": [], "kept": []}
     shape = model.shape()
     reference = [record.quality for record in runs[0].turns]
-    spelled = _tokens(tokens, model)
+    spelled = _tokens(tokens, model, runs[0])
     for number, run in enumerate(runs):
         key = identity.cell(run.policy, "quality")
         done = actions[number] if actions else [{} for _ in run.turns]
@@ -214,13 +214,14 @@ def _turn(record: TurnRecord, full_nll: float, shape: KvShape) -> dict[str, Any]
     }
 
 
-def _tokens(tokens: TokenTrajectory, model: LoadedModel) -> list[dict[str, Any]]:
-    """Turn, kind, position, id and text of every token."""
+def _tokens(tokens: TokenTrajectory, model: LoadedModel, full: BranchRun) -> list[dict[str, Any]]:
+    """Turn, kind, position, id, text and attention mass in the full run (None if not measured) of every token."""
     spelled = {token: model.tokenizer.token_text(token) for segment in tokens.segments for token in segment.ids}
     flat = [(segment, token) for segment in tokens.segments for token in segment.ids]
+    mass = [None] * len(flat) if full.mass is None else full.mass.tolist()
     return [
-        {"turn": s.turn, "kind": s.kind, "position": position, "token_id": token, "text": spelled[token]}
-        for position, (s, token) in enumerate(flat)
+        {"turn": s.turn, "kind": s.kind, "position": at, "token_id": token, "text": spelled[token], "mass_full": m}
+        for at, ((s, token), m) in enumerate(zip(flat, mass, strict=True))
     ]
 
 

@@ -41,6 +41,7 @@ def replay_named(
     long: str | None = None,
     include_compacted: bool | None = None,
     sweep: Sequence[str] | None = None,
+    explain: bool | None = None,
     progress: bool = True,
 ) -> str:
     """Replay what is named and return the run's id. What is not given is the resumed run's, else the default.
@@ -77,6 +78,8 @@ def replay_named(
     asked = setting("probes", probes, "recorded" if resume else "auto")
     trajectories = [with_probes(trajectory, asked) for trajectory in trajectories]
     wanted = setting("measure", measure, "quality")
+    if explain and wanted == "latency":
+        raise UserError("--explain is about the tokens of quality cells: use --measure quality or both")
     run_replay = _engine()
     try:
         return run_replay(
@@ -102,6 +105,7 @@ def replay_named(
             actions=grammar,
             long=setting("long", long, "skip"),
             include_compacted=setting("include_compacted", include_compacted, False),
+            explain=setting("explain", explain, False),
             config={
                 **({"actions_given": grammar} if grammar else {}),
                 "traces": spec,
