@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,12 @@ def stored(
 ) -> Store:
     store = Store.open(where)
     run = store.begin("replay", {"model": "m", "policies": ["full", TE]}, device="cpu")
-    for family in families:
-        for n in range(count):
-            cells = [cell(family, n, policy, RIGHT[family][i], scorer) for i, policy in enumerate(("full", TE))]
-            asked = [
-                row for i, policy in enumerate(("full", TE)) for row in probes(family, n, policy, RIGHT[family][i])
-            ]
-            run.add({"cells": cells, "probes": asked}, key=f"{family}-{n}")
+    rows: dict[str, list[dict[str, Any]]] = {"cells": [], "probes": []}
+    for family, n, i in itertools.product(families, range(count), range(2)):
+        policy, right = ("full", TE)[i], RIGHT[family][i]
+        rows["cells"].append(cell(family, n, policy, right, scorer))
+        rows["probes"] += probes(family, n, policy, right)
+    run.add(rows, key="all")
     run.finish()
     return store
 
