@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from ..errors import UserError
 
@@ -106,7 +107,38 @@ class RemoteFile:
     def open(self) -> BinaryIO:
         """The file's bytes, fetched as they are read."""
         with told(self.uri):
-            return self.system.open(self.path, "rb")
+            return cast(BinaryIO, _Fetched(self.uri, self.system.open(self.path, "rb")))
+
+
+class _Fetched(io.RawIOBase):
+    """A remote file of which every failure is one line for the user, also in the middle."""
+
+    def __init__(self, uri: str, file: Any) -> None:
+        self._uri, self._file = uri, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def readinto(self, buffer: Any) -> int:
+        with told(self._uri):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with told(self._uri):
+            return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 @contextmanager

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import os
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kvmill.errors import UserError
@@ -137,6 +140,28 @@ def test_a_protocol_that_nobody_reads_is_named_with_what_to_install(monkeypatch:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(UserError, match=r"needs fsspec: pip install 'kvmill\[s3\]'"):
         expand(["memory://x"])
+
+
+def test_tables_and_archives_are_read_from_an_object_store(memory: str) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    table, archive = io.BytesIO(), io.BytesIO()
+    pq.write_table(pa.table({"a": [1, 2]}), table)
+    with zipfile.ZipFile(archive, "w") as members:
+        members.writestr("header.json", "{}")
+    system = fsspec.filesystem("memory")
+    system.pipe("/traces/t", table.getvalue())
+    system.pipe("/traces/z", archive.getvalue())
+    assert [r.value for r in records(f"{memory}/t") if isinstance(r, Record)] == [{"a": 1}, {"a": 2}]
+    assert [r.value["member"] for r in records(f"{memory}/z") if isinstance(r, Record)] == ["header.json"]
+
+
+def test_a_connection_that_breaks_in_the_middle_is_one_line(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = place_of(f"{memory}/a.jsonl")
+    file = place.open()
+    assert file.read(5) == LINE[:5]
+    monkeypatch.setattr(type(file._file), "read", lambda self, count=-1: 1 / 0)  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"cannot read memory://traces/a\.jsonl: division by zero"):
+        list(records(place))
 
 
 def test_what_a_remote_file_system_raises_is_one_line() -> None:
