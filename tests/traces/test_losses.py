@@ -9,8 +9,8 @@ from kvmill.traces.losses import LOSSES, RENDERING, code_of
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 _NAMED = re.compile(
-    r"loss(?:es)?\.add\(\s*f?\"(\w+)|lost\.add\(\s*f?\"(\w+)|loss(?:es)?\.append\(\s*\"(\w+)|loss(?:es)?\[\"(\w+)\"\] \+="
-    r"|lost\[\"(\w+)\"\] \+="
+    r"loss(?:es)?\.add\(\s*f?\"(\w+)|lost\.add\(\s*f?\"(\w+)|loss(?:es)?\.append\(\s*\"(\w+)"
+    r"|loss(?:es)?\[\"(\w+)\"\] \+=|lost\[\"(\w+)\"\] \+="
 )
 
 
