@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...errors import UserError, unknown
-from ...traces.trajectory import Trajectory
+from ...traces.trajectory import NOT_JUDGED, Trajectory
 from ..actions.action import without_thinking
 from .calls import actions, choice, recorded_actions, reward, writing_tools
 from .table import item_f1
@@ -48,10 +48,11 @@ def judge_named(name: str, model: Judge | None = None) -> Judge:
 def scorer_of(trajectory: Trajectory) -> str | None:
     """How a trajectory's answer is judged: as its label says; `actions` where a reward comes with gold actions.
 
-    With a known list of tools that write, no gold action means that nothing may be written. None without a label.
+    With a known list of tools that write, no gold action means that nothing may be written. None without a label, and
+    where it says that there is nothing to judge.
     """
     label = trajectory.label
-    if label is None:
+    if label is None or label.scorer == NOT_JUDGED:
         return None
     if label.scorer == "reward" and (label.gold_actions or writing_tools(trajectory) is not None):
         return "actions"
