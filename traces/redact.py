@@ -11,12 +11,15 @@ Redaction is no anonymisation: names in free prose, postal addresses and whateve
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import operator
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from .record import tool_call
 from .redact_addresses import colon_addresses, emails, homes
@@ -30,6 +33,9 @@ from .trajectory import Label, Message, Probe, ToolCall, Trajectory, Turn
 
 T = TypeVar("T")
 _BATCH = 4_000_000
+_PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
+_WORD = re.compile(r"[^\s\"'<>\\]+")
+_ENCODINGS: tuple[Callable[[str], str], ...] = (functools.partial(quote, safe=""), quote, quote_plus)
 KINDS = {
     "private_key": "private keys in PEM form",
     "jwt": "JSON web tokens",
@@ -128,12 +134,31 @@ class Redactor:
     def _rules(self, batch: list[str], known: Known) -> list[Find]:
         """What the rules find in texts put together; copies of it are `known` from then on."""
         view = View(BETWEEN.join(batch))
-        finds = _apart([find for rule in _RULES for find in rule(view, self._stand_ins)])
+        finds = _apart([*_ruled(view, self._stand_ins), *_in_urls(view, self._stand_ins)])
         for found, find in {(view.text[f.start : f.end], f.kind): f for f in finds}.items():
             known.add(unescaped(found[0]), find)
         for first, last in people(view) if finds else ():
             known.person(first, last)
         return finds
+
+
+def _ruled(view: View, stand_ins: StandIns) -> Iterator[Find]:
+    return (find for rule in _RULES for find in rule(view, stand_ins))
+
+
+def _in_urls(view: View, stand_ins: StandIns) -> Iterator[Find]:
+    """What the rules find in percent-encoded words once these are decoded."""
+    for match in _WORD.finditer(view.text) if _PERCENT.search(view.text) else ():
+        word = match.group()
+        for plain in {unquote(word), unquote_plus(word)} if "%" in word else ():
+            at = 0
+            for find in _apart(list(_ruled(View(plain), stand_ins))):
+                found = plain[find.start : find.end]
+                encode = next((e for e in _ENCODINGS if word.find(e(found), at) >= 0), None)
+                if encode is not None:
+                    start = word.find(encode(found), at)
+                    at = start + len(encode(found))
+                    yield Find(match.start() + start, match.start() + at, find.kind, encode(find.stand_in))
 
 
 def _batches(texts: list[str]) -> Iterator[list[str]]:

@@ -24,11 +24,13 @@ _ESCAPED_LOCAL = re.compile(r"(?:[\w.+-]|%2[bB]){1,64}\Z")
 
 _BENCHMARK = ipaddress.ip_network("198.18.0.0/15")
 _NOBODY = [ipaddress.ip_network(net) for net in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32")]
-_IPV4 = re.compile(r"(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)")
-_VERSION = re.compile(r"(?:version|release|ver\.?|[=<>~^!]=?)[\s:\"']{0,4}\Z", re.IGNORECASE)
+_IPV4 = re.compile(r"(?<![\w-])(?<!\d\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)")
+_VERSION = re.compile(r"(?:version|release|ver\.?|[=<>~!]=|[~^])[\s:\"']{0,4}\Z", re.IGNORECASE)
 _COLONS = re.compile(r":[0-9a-fA-F]{0,4}:[0-9a-fA-F]{0,4}:")
-_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:.])")
-_MAC = re.compile(r"(?<![\w:-])[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?![\w:-])")
+_IPV6 = re.compile(r"(?<![\w:.])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}(?![\w:]|\.\d)")
+_MAC = re.compile(
+    r"(?<!\b[0-9A-Fa-f]{2}[:-])(?<!\w)[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4}[0-9A-Fa-f]{2}(?![\w:-])"
+)
 _DASHES = re.compile(r"-[0-9a-fA-F]{2}-[0-9a-fA-F]{2}-[0-9a-fA-F]{2}-[0-9a-fA-F]{2}-")
 _NOBODYS_MAC = "02005e"
 
@@ -88,7 +90,7 @@ def colon_addresses(view: View, stand_ins: StandIns) -> Iterator[Find]:
         if sign.start() < done:
             continue
         start = max(done, sign.start() - 4)
-        if mac := _MAC.search(text, start, sign.start() + 17):
+        if mac := _MAC.search(text, start, sign.start() + 20):
             done = mac.end()
             changed = _mac(mac.group(), stand_ins)
             if changed is not None:

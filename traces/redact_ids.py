@@ -143,7 +143,7 @@ class IdRules:
 def _together(*rules: IdRule) -> IdRules:
     def pattern(chosen: list[IdRule]) -> re.Pattern[str]:
         parts = "|".join(rule.pattern for rule in chosen)
-        return re.compile(f"(?<![\\w.+-])(?:{parts})(?![\\w-]|\\.\\d)")
+        return re.compile(f"(?<![\\w+-])(?<!\\d\\.)(?:{parts})(?![\\w-]|\\.\\d)")
 
     return IdRules(rules, pattern([rule for rule in rules if not rule.named]), pattern(list(rules)))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -181,3 +183,13 @@ def test_names_before_an_address_in_brackets_are_names() -> None:
     assert said("From Ann Lindqvist <ann@corp.io>")[0].startswith("From ")
     for text in ("run `List<int>`, a <b> Some Title <c>", "openhands <o@example.com>", "x < Ann Lee"):
         assert said(text)[0] == text
+
+
+@pytest.mark.parametrize(
+    "value", ["ann.lee@corp.io", "(415) 262-2671", "4111 1111 1111 1111", "/home/annegret", "84.23.11.9"]
+)
+@pytest.mark.parametrize("encode", [quote, quote_plus, lambda text: quote(text, safe="")])
+def test_what_is_percent_encoded_is_replaced_by_the_encoded_stand_in(value: str, encode: Any) -> None:
+    plain, url = said(f"see {value} there", f"https://x.io/a?q={encode(value)}&b=100%25")
+    assert value not in plain
+    assert url == f"https://x.io/a?q={encode(plain[4:-6])}&b=100%25"
