@@ -122,7 +122,8 @@ no store and no file:
 - `--traces samples`: 80 runs. `registry`, a search agent, and `operations`, an agent reading logs; 11 turns, 8 probes
   and about 1.55k tokens each. Published figures rest on these.
 - `--traces samples-more`: 80 runs. `coding`: functions or classes and their modules, defined early and asked for at the
-  end. `planning`: who leads a team, and on which day that person has time. 11 turns, 8 probes, about 1.5k tokens.
+  end. `planning`: who leads a team, and on which day that person has time. 11 turns, 8 probes,
+  about 1.3k and 1.5k tokens.
 - `--traces stress`: 12 runs of about 4k, 6k and 7.8k tokens with tool results of 500 to 2,000 tokens, and no probes.
   For memory and latency only.
 

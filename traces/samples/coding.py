@@ -10,7 +10,7 @@ from .words import CLASSES, CLOSING_FILES, CODE_LINES, FUNCTIONS, JOBS, MODULES
 
 
 def coding(dice: random.Random, id: str) -> Trajectory:
-    """One run, about functions or classes: thirteen lines of code per turn, a fact as a comment somewhere in them."""
+    """One run, about functions or classes: eleven lines of code per turn, a fact as a comment somewhere in them."""
     jobs, names = dice.sample(JOBS, FACTS), dice.sample(dice.choice((FUNCTIONS, CLASSES)), FACTS)
     modules, files = dice.sample(MODULES, FACTS), dice.sample(CLOSING_FILES, 3)
     steps: list[tuple[str, str | None]] = []
@@ -32,5 +32,5 @@ def coding(dice: random.Random, id: str) -> Trajectory:
 
 
 def code(dice: random.Random, fact: str | None) -> str:
-    """Thirteen lines of code, and the fact among them."""
-    return "\n".join(["Output:", *with_fact(dice, lines(dice, CODE_LINES, 13), fact and f"    # {fact}")])
+    """Eleven lines of code, and the fact among them."""
+    return "\n".join(["Output:", *with_fact(dice, lines(dice, CODE_LINES, 11), fact and f"    # {fact}")])
