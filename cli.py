@@ -76,8 +76,12 @@ def _version(wanted: bool) -> None:
 
 def _tokenizer(model: str) -> Any:
     """For commands of `traces`, which may not reach for models themselves."""
-    from .replay.model import load_tokenizer
-
+    try:
+        from .replay.model import load_tokenizer
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("kvmill"):
+            raise
+        raise UserError(f"a model's tokenizer needs {error.name}: pip install 'kvmill[replay]'") from None
     return load_tokenizer(model)
 
 

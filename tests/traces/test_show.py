@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -104,3 +105,13 @@ def test_the_command_line_hands_down_a_loader_of_real_models() -> None:
     tokens = json.loads(result.stdout)["tokens"]
     assert tokens["total"] == 1579
     assert {turn["cause"] for turn in tokens["drift"]["turns"]} == {None}
+
+
+def test_without_the_model_stack_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvmill.cli import build
+
+    monkeypatch.delitem(sys.modules, "kvmill.replay.model", raising=False)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    result = CliRunner().invoke(build(), ["traces", "show", samples.load()[0].id, "--tokens"])
+    assert result.exit_code == 2
+    assert result.stderr == "error: a model's tokenizer needs transformers: pip install 'kvmill[replay]'\n"
