@@ -209,7 +209,7 @@ def inspect_kept(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which tokens each policy kept: a table per turn, or the text of one turn."""
+    """Show which tokens each policy kept, by turn or as text, and where and why it departs from the full cache."""
     from ..traces.store import Store
     from .inspect import inspect, inspect_text
     from .policies.registry import parse_policy

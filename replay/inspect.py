@@ -1,14 +1,20 @@
-"""Which tokens a policy kept: the tokens of a turn as text, what was dropped as dots, shares as digits below."""
+"""Which tokens a policy kept: the tokens of a turn as text, what was dropped as dots, shares as digits below.
+
+Why it went another way than the full cache is in `explain`.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..console import table
 from ..errors import UserError, unknown
+from ..traces.recall import with_probes
 from ..traces.store import Store
+from .explain import explained, explained_text, one_line
 from .recorded import by_id
 from .results import find_run
 
@@ -19,7 +25,8 @@ LEGEND = (
     "first line: the text as it was fed; a token that fewer than {shown:.0%} of the layer-heads kept is dots\n"
     "digits below: share of layer-heads that kept the token, in tenths (9 = 90 % and more, blank = none);\n"
     "no digits where all kept all, or none kept any\n"
-    "^ marks goal tokens: they spell the right answer of a probe about this turn"
+    "^ marks goal tokens: the system prompt, the first request, and what spells the right answer of a probe about this "
+    "turn"
 )
 
 
@@ -29,13 +36,14 @@ def inspect(
     """What each policy kept of a trajectory at its end, per turn and segment kind, or token by token for one turn.
 
     `turns` holds one entry per policy, turn and kind: tokens, mean share kept over layer-heads, mean share of the
-    goal tokens (None where the turn has none). With `turn`, `tokens` holds every token of it per policy.
+    goal tokens (None where the turn has none). With `turn`, `tokens` holds every token of it per policy; its `goal` is
+    `system`, `request`, `answer` (of a probe) or None. `explained` is what `explain.explained` returns.
     UserError on an unknown run, trajectory, turn or policy.
     """
     info = find_run(store, run_id)
     rows = store.query(
-        "SELECT policy, turn, kind, position, text, share FROM kept WHERE run_id = $1 AND trajectory_id = $2 "
-        "ORDER BY policy, position",
+        "SELECT policy, turn, kind, position, text, share, mass_full FROM kept "
+        "WHERE run_id = $1 AND trajectory_id = $2 ORDER BY policy, position",
         [info.run_id, trajectory_id],
     ).to_pylist()
     if not rows:
@@ -43,7 +51,10 @@ def inspect(
         if not known:
             raise UserError(f"run {info.run_id} holds no kept tokens: replay with --measure quality or both")
         raise unknown("trajectory", trajectory_id, [k["trajectory_id"] for k in known], f"run {info.run_id}")
-    goals = goal_words(store, trajectory_id)
+    goals = Goals(
+        goal_words(store, trajectory_id, str(info.config.get("probes", "recorded"))),
+        goal_messages(store, trajectory_id),
+    )
     by_policy: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_policy[row["policy"]].append(row)
@@ -62,6 +73,7 @@ def inspect(
         "trajectory": trajectory_id,
         "turn": turn,
         "turns": [entry for name in names for entry in _turns(name, by_policy[name], goals)],
+        "explained": explained(store, info.run_id, trajectory_id, {name: by_policy[name] for name in names}, turn),
     }
     if turn is not None:
         out["tokens"] = {
@@ -88,31 +100,53 @@ def inspect_text(found: Row, shown_from: float = SHOWN_FROM) -> str:
         }
         rows = [t | {k: _percent(t[k]) for k in ("kept", "goal_kept")} for t in found["turns"]]
         note = "kept: mean share of layer-heads that still hold a token at the end; see one turn with --turn T"
-        return "\n".join([head, "", table(rows, columns), "", note])
+        return "\n".join([head, "", table(rows, columns), "", note, "", explained_text(found["explained"])])
     lines = [f"{head}, turn {found['turn']} (turns count from 0)", LEGEND.format(shown=shown_from)]
     for name, tokens in found["tokens"].items():
         mean = sum(t["share"] for t in tokens) / len(tokens)
         lines += ["", f"{name}: {_percent(mean)} of {len(tokens)} tokens kept"]
         for kind, part in _runs(tokens):
             lines += [f"[{kind}]", *_drawn(part, shown_from)]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", explained_text(found["explained"])])
 
 
-def goal_words(store: Store, trajectory_id: str) -> dict[int, set[str]]:
-    """By turn, the right answers of the probes whose fact stands there; empty if the trajectory is not at hand."""
+@dataclass(frozen=True, slots=True)
+class Goals:
+    """What the agent must not forget: `words` by turn, and the `messages` of the prefix that say what is wanted."""
+
+    words: Mapping[int, set[str]]
+    messages: Mapping[str, str]
+
+
+def goal_words(store: Store, trajectory_id: str, probes: str = "recorded") -> dict[int, set[str]]:
+    """By turn, the right answers of the probes whose fact stands there; empty if the trajectory is not at hand.
+
+    `probes`: which ones the run asked, as `--probes`.
+    """
     words: dict[int, set[str]] = defaultdict(set)
     for trajectory in by_id(store, [trajectory_id]).values():
-        for probe in trajectory.probes:
+        for probe in with_probes(trajectory, probes).probes:
             words[probe.fact_turn].add(probe.candidates[probe.answer])
     return dict(words)
 
 
-def _turns(name: str, rows: Sequence[Row], goals: Mapping[int, set[str]]) -> Iterator[dict[str, Any]]:
+def goal_messages(store: Store, trajectory_id: str) -> dict[str, str]:
+    """The text of the `system` prompt and of the first `request`, as far as there are any."""
+    found: dict[str, str] = {}
+    for trajectory in by_id(store, [trajectory_id]).values():
+        for message in trajectory.prefix:
+            name = {"system": "system", "developer": "system", "user": "request"}.get(message.role)
+            if name is not None:
+                found.setdefault(name, message.content)
+    return found
+
+
+def _turns(name: str, rows: Sequence[Row], goals: Goals) -> Iterator[dict[str, Any]]:
     groups: dict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[row["turn"], row["kind"]].append(row)
     for (turn, kind), members in groups.items():
-        goal = [row["share"] for row, is_goal in _with_goals(members, goals) if is_goal]
+        goal = [row["share"] for row, of in _with_goals(members, goals) if of]
         yield {
             "policy": name,
             "turn": turn,
@@ -123,22 +157,35 @@ def _turns(name: str, rows: Sequence[Row], goals: Mapping[int, set[str]]) -> Ite
         }
 
 
-def _with_goals(rows: Sequence[Row], goals: Mapping[int, set[str]]) -> list[tuple[Row, bool]]:
-    """Each token, and whether it is part of a goal word: found in the text, so words of several tokens count too."""
+def _with_goals(rows: Sequence[Row], goals: Goals) -> list[tuple[Row, str | None]]:
+    """Each token, and which goal it is part of: found in the text, so words of several tokens count too."""
     text, starts = "", []
     for row in rows:
         starts.append(len(text))
         text += row["text"]
-    spans = []
-    for word in goals.get(rows[0]["turn"], set()) if rows else ():
+    spans: list[tuple[int, int, str]] = []
+    for word in goals.words.get(rows[0]["turn"], set()) if rows else ():
         at = text.find(word)
         while at >= 0:
-            spans.append((at, at + len(word)))
+            spans.append((at, at + len(word), "answer"))
             at = text.find(word, at + 1)
+    prefix = sum(len(row["text"]) for row in rows if row["kind"] == "prefix")
+    for name, content in goals.messages.items():
+        spans += [(low, high, name) for low, high in _lines_of(content, text[:prefix])]
     return [
-        (row, any(start < high and start + len(row["text"]) > low for low, high in spans))
+        (row, next((name for low, high, name in spans if start < high and start + len(row["text"]) > low), None))
         for row, start in zip(rows, starts, strict=True)
     ]
+
+
+def _lines_of(content: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where the lines of a message stand in the text, in order; a template may have changed the space around them."""
+    after = 0
+    for line in filter(None, map(str.strip, content.splitlines())):
+        at = text.find(line, after)
+        if at >= 0:
+            after = at + len(line)
+            yield at, after
 
 
 def _runs(tokens: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
@@ -164,7 +211,7 @@ def _drawn(tokens: Sequence[Row], shown_from: float) -> list[str]:
         text = digits = marks = ""
 
     for token in tokens:
-        spelled = token["text"].replace("\n", "⏎").replace("\t", "→").replace("\r", "␍")
+        spelled = one_line(token["text"])
         if len(text) + len(spelled) > WIDTH and text:
             flush()
         if token["share"] >= shown_from:

@@ -108,11 +108,11 @@ def replay_named(
             explain=setting("explain", explain, False),
             config={
                 **({"actions_given": grammar} if grammar else {}),
+                **({"sweeps": [swept.spec for swept in sweeps]} if sweeps else {}),
                 "traces": spec,
                 "limit": setting("limit", limit, None),
                 "asked": before.get("asked", chosen),
                 "probes": asked,
-                "sweeps": [swept.spec for swept in sweeps],
             },
             progress=progress,
         )
