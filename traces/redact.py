@@ -150,7 +150,7 @@ def _in_urls(view: View, stand_ins: StandIns) -> Iterator[Find]:
     """What the rules find in percent-encoded words once these are decoded."""
     for match in _WORD.finditer(view.text) if _PERCENT.search(view.text) else ():
         word = match.group()
-        for plain in {unquote(word), unquote_plus(word)} if "%" in word else ():
+        for plain in dict.fromkeys((unquote(word), unquote_plus(word))) if "%" in word else ():
             at = 0
             for find in _apart(list(_ruled(View(plain), stand_ins))):
                 found = plain[find.start : find.end]
