@@ -16,7 +16,7 @@ from typing import Any
 
 from ..console import Progress
 from ..errors import InputError, UserError
-from . import formats, samples
+from . import finished, formats, samples
 from .expand import Inputs, expand
 from .files import Reading, read_file
 from .ids import RequestIds
@@ -113,13 +113,13 @@ def ingest(
     """
     inputs = expand(paths)
     check_choice(format, columns)
-    config = {"paths": [str(path) for path in paths], "format": format, "redact": redact, "columns": columns}
-    run = store.begin("ingest", config)
+    settings = {"format": format, "redact": redact, "columns": columns}
+    run = store.begin("ingest", {"paths": [str(path) for path in paths], **settings})
     report = IngestReport(run.id, hidden_files=inputs.hidden, links_not_followed=inputs.links)
     writer = Writer(run, redact)
     try:
         with _few_collections():
-            _ingest_files(writer, inputs, report, format, columns)
+            _ingest_files(writer, inputs, report, settings)
             writer.release()
         writer.flush()
     except BaseException:
@@ -160,16 +160,14 @@ def check_choice(format: str, columns: Mapping[str, str] | None) -> None:
         raise UserError(flaw)
 
 
-def _ingest_files(
-    writer: Writer, inputs: Inputs, report: IngestReport, format: str, columns: Mapping[str, str] | None
-) -> None:
+def _ingest_files(writer: Writer, inputs: Inputs, report: IngestReport, settings: Mapping[str, Any]) -> None:
     progress = _Bytes(inputs)
     part_of: dict[Place, Place] = {}
     for number, (place, given) in enumerate(inputs.files.items(), 1):
         file = FileReport(str(place), given)
         report.files.append(file)
         if place not in part_of:
-            part_of |= dict.fromkeys(_ingest_file(writer, place, file, format, columns, progress), place)
+            part_of |= dict.fromkeys(_ingest_file(writer, place, file, settings, progress), place)
         progress.done(place, last=number == len(inputs))
     for place, file in zip(inputs, report.files, strict=True):
         if place in part_of and not file.accepted + file.duplicates + file.chained:
@@ -179,33 +177,45 @@ def _ingest_files(
 
 
 def _ingest_file(
-    writer: Writer,
-    place: Place,
-    report: FileReport,
-    format: str,
-    columns: Mapping[str, str] | None,
-    progress: _Bytes,
+    writer: Writer, place: Place, report: FileReport, settings: Mapping[str, Any], progress: _Bytes
 ) -> list[Place]:
     """Reads one file; returns those that were read with it. One unreadable file is no reason to drop the others."""
     try:
-        reading = read_file(place, format, columns)
+        mark = finished.mark_of(place, settings)
+        if mark is not None and _known_whole(writer, mark, report):
+            return []
+        reading = read_file(place, settings["format"], settings["columns"])
         report.format = reading.format.name
-        requests = _kept(writer, reading, report, progress)
+        ids: list[str] = []
+        requests = _kept(writer, reading, report, progress, ids)
         if reading.format.kind == "requests":
             report.log = summarise(requests)
         for _ in requests:
             pass
+        if mark is not None and not report.rejected and not reading.source.opened:
+            finished.note(writer.folder, finished.Finished(mark, report.format, ids, report.log))
         return reading.source.opened
     except UserError as error:
         report.error = str(error)
         return []
 
 
-def _kept(writer: Writer, reading: Reading, report: FileReport, progress: _Bytes) -> Iterator[Request]:
+def _known_whole(writer: Writer, mark: str, report: FileReport) -> bool:
+    """Whether an earlier ingest read the same file to its end, and all of it is still in the store."""
+    before = finished.find(writer.run.store, mark)
+    if before is None:
+        return False
+    report.format, report.log = before.format, before.log
+    return writer.take_again(before.ids, formats.named(before.format).kind, Origin(report.path, 0, report))
+
+
+def _kept(
+    writer: Writer, reading: Reading, report: FileReport, progress: _Bytes, kept_ids: list[str]
+) -> Iterator[Request]:
     """Keeps what a file holds, item by item; passes the requests on."""
     ids = RequestIds()
     for item in reading.items:
-        origin = Origin(report.path, item.place, report)
+        origin = Origin(report.path, item.place, report, kept_ids)
         if item.value is None:
             writer.refuse(origin, item.reason, item.raw)
         else:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from . import checks, record
 from .chain import Chains
+from .finished import MOST_IDS
 from .ids import Known, RequestIds
 from .losses import code_of
 from .reading import Item
@@ -25,6 +26,7 @@ AGAIN = "duplicates.txt"
 _SEGMENT_BYTES = 32 << 20  # of rows held in memory
 _ROW_BYTES, _BLOCK_BYTES = 1000, 40
 _SESSIONS = 10_000
+_NOT_KNOWN_YET = ""  # the id of a record that may still become part of a longer one
 
 
 class Counts(Protocol):
@@ -38,11 +40,12 @@ class Counts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a noun comes from."""
+    """Where a noun comes from. `ids` collects those of all that was kept from there."""
 
     source: str
     place: int
     counts: Counts
+    ids: list[str] = field(default_factory=list)
 
 
 class Writer:
@@ -55,11 +58,11 @@ class Writer:
         self.findings: Counter[str] = Counter()
         self.again: Counter[str] = Counter()
         self.chains: Chains[Origin] = Chains()
-        folder = run.store.folder(run.id)
+        self.folder = run.store.folder(run.id)
         self._redactor = Redactor(redaction_key(run.store.path)) if redact else None
-        self.rejects = Rejects(folder, self._redactor)
+        self.rejects = Rejects(self.folder, self._redactor)
         self._known = Known(run.store)
-        self._again_path = folder / AGAIN
+        self._again_path = self.folder / AGAIN
         self._again_file: TextIO | None = None
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._bytes = 0
@@ -71,11 +74,20 @@ class Writer:
         if isinstance(value, Request):
             self._keep_request(value, ids, origin)
         elif value.meta.get("one_call"):
+            origin.ids.append(_NOT_KNOWN_YET)
             for held in self.chains.add(value, origin):
                 self._keep(held.trajectory, held.origin)
             self._count_absorbed()
         else:
             self._keep(value, origin)
+
+    def take_again(self, ids: Sequence[str], table: str, origin: Origin) -> bool:
+        """Count what a file holds as known, unless something of it is not."""
+        if not all(map(self._known.__contains__, ids)):
+            return False
+        for id in ids:
+            self._is_new(id, table, origin)
+        return True
 
     def release(self) -> None:
         """Keep what is still held back."""
@@ -139,6 +151,8 @@ class Writer:
         return session if self._redactor is None else self._redactor.text(session)
 
     def _is_new(self, id: str, table: str, origin: Origin) -> bool:
+        if len(origin.ids) <= MOST_IDS:
+            origin.ids.append(id)
         if id not in self._known:
             self._known.add(id)
             origin.counts.accepted += 1
