@@ -16,6 +16,7 @@ FOLDERS = (
     "kvmill.demo",
     "kvmill.traces.commands",
     "kvmill.replay.commands",
+    "kvmill.replay.judges.commands",
     "kvmill.simulator.commands",
     "kvmill.dashboard.commands",
     "kvmill.benchmarks.commands",

@@ -90,7 +90,10 @@ def read_table(text: str) -> list[Row]:
         if len(lines) > 1:
             return _rows([[cell.strip() for cell in _cells(line)] for line in lines])
     for part in _FENCED.findall(text):
-        found = [row for row in csv.reader(io.StringIO(part.strip())) if row]
+        try:
+            found = [row for row in csv.reader(io.StringIO(part.strip())) if row]
+        except csv.Error:  # no CSV, and so no table
+            continue
         if len(found) > 1 and len(found[0]) > 1:
             return _rows([[cell.strip() for cell in row] for row in found])
     return []
@@ -140,13 +143,23 @@ def _asked(label: Label) -> _Asked | None:
         return None
     if wrong := sorted(set(value) - set(_KNOWN)):
         raise unknown("key", wrong[0], _KNOWN, "a table's label")
-    table = value["table"]
+    table, unique, pipeline = value["table"], value.get("unique_columns"), value.get("eval_pipeline") or {}
+    steps = pipeline.values() if isinstance(pipeline, Mapping) else [None]
+    if (
+        not isinstance(table, (str, list, tuple))
+        or not all(isinstance(names, (list, tuple)) for names in (unique, value.get("required") or ()))
+        or not all(isinstance(how, Mapping) for how in steps)
+    ):
+        raise UserError(
+            "a table's label needs table (text or a list of objects), unique_columns (a list), and if given "
+            "required (a list) and eval_pipeline (an object per column)"
+        )
     rows = read_table(table if "|" in table else f"```csv\n{table}\n```") if isinstance(table, str) else _objects(table)
     if not rows:
         return None
     required = tuple(map(_column, value.get("required") or rows[0]))
-    unique = tuple(map(_column, value.get("unique_columns") or ()))
-    pipeline = {_column(name): how for name, how in (value.get("eval_pipeline") or {}).items()}
+    unique = tuple(map(_column, unique or ()))
+    pipeline = {_column(name): how for name, how in pipeline.items()}
     for name in (*required, *unique, *pipeline):
         if name not in rows[0]:
             raise unknown("column", name, rows[0], "a table's label")
