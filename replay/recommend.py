@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..traces.store import Store
 from .noninferior import betting, by_draw, differences, needed, paired, unseen
 from .results import find_run
+from .scored import scorers
 from .statistics import FEW, difference, holm
 
 Guarantee = Literal["none", "paired-interval", "learn-then-test"]
@@ -96,6 +97,7 @@ def recommend(
     return {
         "run": info.run_id,
         "model": info.config.get("model"),
+        "label_scorers": scorers(store, info.run_id),
         "policy": chosen.policy if chosen else None,
         "reason": _reason(chosen, listed, full, max_loss, confidence),
         "guarantee": guarantee,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..console import table
 from .policies.registry import parse_policy
-from .scored import legend, name_of, probes_text
+from .scored import is_recall, legend, name_of, probes_text
 from .sweep import sweep_text
 
 Row = Mapping[str, Any]
@@ -229,6 +229,8 @@ def recommendation_text(found: Row) -> str:
         worst = found["worst_family"]
         if worst:
             lines.append(f"worst family: {worst['family']}, loss {_percent(worst['loss'])} (n = {worst['n']})")
+        if is_recall(found["label_scorers"]):
+            lines.append("accuracy here is recall of facts (made probes): that the task is still solved is not claimed")
         if found["latency"] is None:
             lines.append("latency was not measured in this run, and nothing is claimed about it")
     rows = [

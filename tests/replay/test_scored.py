@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from kvmill.replay.report import summary_text
+from kvmill.replay.recommend import recommend
+from kvmill.replay.report import recommendation_text, summary_text
 from kvmill.replay.results import profiles, summary
 from kvmill.replay.scored import ANSWERS, RECALL
 from kvmill.simulator.models import find_geometry
 from kvmill.simulator.report import quality
 from kvmill.traces.store import Store
 
-from .runs import CONFIG, RIGHT, rows_of
+from .runs import CONFIG, FULL, RIGHT, TE, rows_of
 
 
 def run_of(where: Path, kinds: dict[str, str | None], **columns: Any) -> Store:
@@ -69,3 +70,21 @@ def test_the_agent_that_does_nothing_is_reported_beside_every_policy(tmp_path: P
     silent = summary(run_of(tmp_path / "other", {}))
     assert silent["policies"][0]["no_op_accuracy"] is None
     assert "does nothing" not in summary_text(silent)
+
+
+@pytest.mark.parametrize(("kind", "claimed"), [("recall", False), ("choice", True)])
+def test_a_recommendation_from_recall_claims_nothing_about_the_task(tmp_path: Path, kind: str, claimed: bool) -> None:
+    store = Store.open(tmp_path)
+    run = store.begin("replay", CONFIG | {"policies": [FULL, TE]}, device="cpu")
+    cell = {"measure": "quality", "status": "ok", "probes": 8, "label_scorer": kind, "source": "s", "seed": 0}
+    cells = [
+        {**cell, "cell_id": f"{policy}{i}", "trajectory_id": f"t{i}", "family": "a", "policy": policy}
+        | {"answer_accuracy": (6 + i % 3) / 8, "kv_tokens_peak": peak}
+        for policy, peak in ((FULL, 900.0), (TE, 300.0))
+        for i in range(60)
+    ]
+    run.add({"cells": cells}, key="all")
+    run.finish()
+    found = recommend(store)
+    assert (found["policy"], found["label_scorers"]) == (TE, [kind])
+    assert ("is not claimed" in recommendation_text(found)) is not claimed
