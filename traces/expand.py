@@ -67,7 +67,8 @@ def _files(given: str | Path, found: Inputs) -> Iterator[Place]:
 
 def _folder(folder: Path, found: Inputs) -> Iterator[Place]:
     root = folder.resolve()
-    for parent, folders, names in os.walk(folder):
+    unreadable: list[OSError] = []
+    for parent, folders, names in os.walk(folder, onerror=unreadable.append):
         folders.sort()
         for name in [*sorted(names), *(name for name in folders if (Path(parent) / name).is_symlink())]:
             path = Path(parent) / name
@@ -79,6 +80,8 @@ def _folder(folder: Path, found: Inputs) -> Iterator[Place]:
                 yield LocalFile(path)
         found.hidden += sum(name.startswith(".") for name in folders)
         folders[:] = [name for name in folders if not name.startswith(".")]
+    # Reading such a folder as if it were a file says why it cannot be read, where every other file says so.
+    yield from (LocalFile(Path(error.filename)) for error in unreadable)
 
 
 def _remote(named: RemoteFile, found: Inputs) -> Iterator[Place]:

@@ -61,6 +61,23 @@ def test_hidden_files_are_counted_and_links_out_of_the_folder_named(tmp_path: Pa
     assert found.links == [str(folder / name) for name in ("link.json", "nowhere", "all")]
 
 
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.json")
+    write(tmp_path / "locked/b.json")
+    plain = os.scandir
+
+    def listed(path: str) -> object:
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", path)
+        return plain(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    found = list(expand([tmp_path]))
+    assert [place.name for place in found] == ["a.json", "locked"]
+    with pytest.raises(UserError, match="cannot read .*locked"):
+        list(records(found[1]))
+
+
 def test_inputs_are_taken_once_each_with_what_named_them(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.json"), write(tmp_path / "b[1].json")
     found = expand([str(b), str(tmp_path / "*.json"), tmp_path])
