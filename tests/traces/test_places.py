@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "scandir", listed)
     found = list(expand([tmp_path]))
     assert [place.name for place in found] == ["a.json", "locked"]
-    with pytest.raises(UserError, match="cannot read .*locked"):
+    with pytest.raises(UserError, match=r"cannot read .*locked"):
         list(records(found[1]))
 
 
