@@ -145,6 +145,7 @@ def test_an_operation_is_verified_by_its_own_tests(tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
     (folder / "test_mass.py").write_text("def test_good(): pass\ndef test_triton(): assert 0\n")
     (folder / "test_topk_impls.py").write_text("def test_good(): pass\ndef test_ties(): assert 0\n")
+    (folder / "test_gpu_mass.py").write_text("def test_more(): assert 0\n")
     ops = ("attention_mass", "pool_topk", "rotate_keys")
     found = verified(ops, "cpu", root=tmp_path)
     assert found["attention_mass"] is None  # the Triton form is not timed on a CPU
@@ -153,7 +154,7 @@ def test_an_operation_is_verified_by_its_own_tests(tmp_path: Path) -> None:
     (folder / "test_topk_impls.py").write_text("def test_good(): pass\n")
     assert verified(ops, "cpu", root=tmp_path)["pool_topk"] is None
     assert verified(("pool_topk",), "cpu", quick=True, root=tmp_path) == {"pool_topk": None}
-    assert verified(("attention_mass",), "cuda", root=tmp_path) == {"attention_mass": "test_triton fails"}
+    assert verified(("attention_mass",), "cuda", root=tmp_path) == {"attention_mass": "test_more fails"}
 
 
 def test_a_busy_machine_is_refused_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
