@@ -16,8 +16,8 @@ from .roofline import Roofline
 from .timing import FEWEST, Times, compared
 
 Row = dict[str, Any]
-ROTATED_BYTES = 1 << 28
-"""On a GPU calls go round input sets of this size together, several times its cache."""
+ROTATED_BYTES = {"cpu": 1 << 27, "cuda": 1 << 28}
+"""Calls go round input sets of this size together, several times a large cache."""
 MOST_SETS = 8
 
 ON_CPU = (
@@ -125,11 +125,9 @@ def _row(contest: Contest, provider: str, times: Times | str, roofline: Roofline
 
 
 def _sets(contest: Contest, device: torch.device) -> int:
-    if device.type != "cuda":
-        return 1
     args, options = contest.inputs(0)
     size = sum(x.nbytes for x in _tensors([*args, *options.values()]))
-    return min(MOST_SETS, max(1, math.ceil(ROTATED_BYTES / max(size, 1))))
+    return min(MOST_SETS, max(1, math.ceil(ROTATED_BYTES[device.type] / max(size, 1))))
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
