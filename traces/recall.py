@@ -1,10 +1,10 @@
 """Recall probes for runs without a label: facts that a tool result stated, asked for after the last turn.
 
 A probe is a cloze: the answer begins with the words before a fact, and the model goes on. (Quoting them in the question
-as well makes a small model copy from there: fewer right.) Candidates are the fact and up to three
-values of the same kind and shape from the same run's tool results, those under the same key first, so that form and
-habit tell nothing. A fact counts if a tool result is where its value stands first in the run, before the last turn; if
-anything said later states it again, the probe's kind ends in `-restated`, since then more than one place holds it.
+as well makes a small model copy from there.) Candidates are the fact and up to three values of the same kind and
+outline from the same run's tool results, those under the same key first, so that form and habit tell little. A fact
+counts if a tool result is where its value stands first in the run, before the last turn; if anything said later states
+it again, the probe's kind ends in `-restated`, since then more than one place holds it.
 
 What it measures: whether the cache still holds what was read. Not: whether the agent would have solved its task.
 """
