@@ -199,7 +199,7 @@ def rope_frequencies(module: Any) -> torch.Tensor | None:
 def run_layers(module: Any, input_ids: torch.Tensor, position_ids: torch.Tensor, cache: Any) -> torch.Tensor:
     """Hidden states after the last norm, (batch, tokens, hidden), of `input_ids` at `position_ids` (both 2-D)."""
     body = module.base_model
-    given = {_cache_name(type(body)): cache}
+    given = {cache_name(type(body)): cache}
     return body(input_ids=input_ids, position_ids=position_ids, use_cache=True, **given).last_hidden_state
 
 
@@ -250,7 +250,7 @@ def describe_layers(config: Any) -> tuple[Layer, ...]:
 
 
 @functools.cache
-def _cache_name(kind: type) -> str:
+def cache_name(kind: type) -> str:
     """What the decoder calls its cache: `past_key_values` in older transformers, which drop an unknown `cache`."""
     known = inspect.signature(kind.forward).parameters  # type: ignore[attr-defined]
     return "past_key_values" if "past_key_values" in known else "cache"
