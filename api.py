@@ -70,8 +70,8 @@ def run_replay(
 ) -> dict[str, Any]:
     """Replay trajectories under policies, as `kvmill replay`; returns its `results`. Needs the model stack (torch).
 
-    `traces`: samples, last (default), all, an id, a path or glob, or `source=…,family=…`. Cells that failed are
-    counted in each policy's `status`, never raised. UserError on unknown names or nothing to replay.
+    `traces`: samples, samples-more, stress, last (default), all, an id, a path or glob, or `source=…,family=…`. Cells
+    that failed are counted in each policy's `status`, never raised. UserError on unknown names or nothing to replay.
     """
     from .replay.results import summary
     from .replay.start import replay_named
