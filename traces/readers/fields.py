@@ -37,6 +37,8 @@ def whole(value: Any) -> int | None:
         value = _float(text)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
+    if isinstance(value, int):  # first: a large one is beyond what a float holds
+        return value if value >= 0 else None
     return int(value) if value >= 0 and math.isfinite(value) and value == int(value) else None
 
 

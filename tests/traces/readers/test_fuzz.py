@@ -25,7 +25,8 @@ from kvmill.traces.trajectory import Trajectory
 
 EXAMPLES = Path(__file__).parent / "examples"
 ROUNDS = 400
-JUNK: list[Any] = [None, 1, -1, 1.5, 2**70, True, "x", "", [], {}, [[]], [None], {"a": 1}, ["x"], {"role": "user"}]
+JUNK: list[Any] = [None, 1, -1, 1.5, 10**400, -(10**400), True, "x", "", [], {}, [[]], [None], {"a": 1}, ["x"]]
+JUNK += [2**70, {"role": "user"}]
 
 
 def example(name: str) -> list[Any]:
