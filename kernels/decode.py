@@ -16,7 +16,7 @@ from .dispatch import Impl, choose
 from .reference import group_rows, wide
 
 BLOCK_ENTRIES = 1 << 20
-"""Entries of a block of keys: 4 MiB in float32, of which half a core's cache holds what is being read."""
+"""Entries made of a block of keys, 4 MiB in float32: widened keys, or logits where keys are wide already."""
 
 
 def decode_attention(
@@ -62,7 +62,9 @@ def _blocked(
     top = asked.new_full((kv_heads, rows, 1), torch.finfo(asked.dtype).min)
     total, out = torch.zeros_like(top), asked.new_zeros(kv_heads, rows, values.shape[-1])
     parts: list[tuple[Tensor, Tensor]] = []
-    step = max(64, BLOCK_ENTRIES // max(1, kv_heads * dim))
+    # Narrow keys are widened block by block; wide ones are read as they are, and only their logits are made.
+    made = dim if keys.dtype != asked.dtype else rows
+    step = max(64, BLOCK_ENTRIES // max(1, kv_heads * made))
     columns = torch.arange(count, device=keys.device)
     for begin in range(0, count, step):
         some = slice(begin, begin + step)

@@ -76,7 +76,7 @@ def test_ragged_lengths_and_bias_with_rubbish_behind_the_end(impl: Any, device: 
 @pytest.mark.parametrize("step", [64, 100, 4096])
 def test_blocks_merge_exactly_enough(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = drawn((2, 4, 2, 1000, 64), torch.float32, torch.device("cpu"))
-    monkeypatch.setattr(decode, "BLOCK_ENTRIES", step * 2 * 64)
+    monkeypatch.setattr(decode, "BLOCK_ENTRIES", step * 2 * 8)
     agree(decode.decode_attention(*problem, activity=True), *problem)
 
 
