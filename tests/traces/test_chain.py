@@ -51,6 +51,22 @@ def test_a_branch_is_no_prefix() -> None:
     assert chains.absorbed == ["start"]
 
 
+def test_another_tool_result_is_another_run() -> None:
+    def record(result: str, more: list[dict[str, Any]]) -> dict[str, Any]:
+        asked = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f"}}]}
+        said = [{"role": "user", "content": "go"}, asked, {"role": "tool", "tool_call_id": "c", "content": result}]
+        answer = {"role": "assistant", "content": "done"}
+        messages = [*said, answer, *more] if more else said
+        return {"request": {"messages": messages}, "response": {"choices": [{"message": answer}]}}
+
+    chains: Chains[str] = Chains()
+    further = [{"role": "user", "content": "and?"}]
+    for result, more, name in (("1", [], "short"), ("2", further, "other"), ("1", further, "long")):
+        assert list(chains.add(read(record(result, more)), name)) == []
+    assert [held.origin for held in chains.rest()] == ["other", "long"]
+    assert chains.absorbed == ["short"]
+
+
 def test_memory_is_bounded_by_letting_the_oldest_go() -> None:
     chains: Chains[int] = Chains(held_characters=40)
     gone = [held.origin for n in range(6) for held in chains.add(read(call(1, f"session {n} ")), n)]

@@ -50,6 +50,14 @@ def test_chat_messages_of_any_form_keep_every_character(between: list[Any], last
     assert conservation(said(messages), trajectory) == []
 
 
+@pytest.mark.parametrize(("kept", "code"), [("firs", "content_lost"), ("first!", "content_added")])
+def test_one_character_less_or_more_is_found(kept: str, code: str) -> None:
+    messages = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "yes"}]
+    whole = openai_chat.read({"messages": messages})
+    changed = replace(whole, prefix=(replace(whole.prefix[0], content=kept),))
+    assert [(finding.code, finding.where) for finding in conservation(said(messages), changed)] == [(code, "user")]
+
+
 def test_what_a_reader_forgets_is_found_by_role_and_called_unexplained() -> None:
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "first"}, {"type": "text", "text": "second"}]},

@@ -101,7 +101,8 @@ def test_the_users_own_calls_never_enter_the_agents_prompt() -> None:
     ]
     assert "user_side_calls" in run.losses
     assert "Airplane mode is ON" not in str(run)
-    assert checks.trajectory_findings(run) == []
+    (finding,) = checks.trajectory_findings(run)
+    assert (finding.code, finding.text) == ("reward_without_gold_action", "a reward although refuel was never called")
 
 
 def test_arguments_are_the_recorded_string_where_the_raw_answer_is_kept() -> None:
