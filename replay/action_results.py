@@ -30,12 +30,18 @@ NOT_MEASURED: Row = {
     **dict.fromkeys(PLAIN),
     "action_turns": 0,
     "action_compared": 0,
+    "actions_cut": None,
     "generated_tokens": None,
 }
 
 
-def action_entries(store: Store, run_id: str, by: str = "policy") -> dict[tuple[Any, str], Row]:
-    """The figures by (group, policy); empty where nothing was generated, or for a grouping that is about probes."""
+def action_entries(
+    store: Store, run_id: str, by: str = "policy", most: int | None = None
+) -> dict[tuple[Any, str], Row]:
+    """The figures by (group, policy); empty where nothing was generated, or for a grouping that is about probes.
+
+    `most` is the longest action, in tokens: `actions_cut` is the share that ran to it.
+    """
     if by not in GROUPS:
         return {}
     sums = ", ".join(
@@ -44,10 +50,11 @@ def action_entries(store: Store, run_id: str, by: str = "policy") -> dict[tuple[
     )
     found = store.query(
         f"SELECT policy, {GROUPS[by]} AS grp, trajectory_id, {sums}, "
-        "sum(generated_tokens)::DOUBLE AS generated_tokens, count(generated_tokens) AS turns "
+        "sum(generated_tokens)::DOUBLE AS generated_tokens, count(generated_tokens) AS turns, "
+        "count(*) FILTER (generated_tokens >= $2) AS cut "
         "FROM turn_metrics WHERE run_id = $1 AND measure = 'quality' AND generated_tokens IS NOT NULL "
         "GROUP BY ALL ORDER BY ALL",
-        [run_id],
+        [run_id, most],
     ).to_pylist()
     members: dict[tuple[Any, str], list[Row]] = defaultdict(list)
     for row in found:
@@ -68,5 +75,6 @@ def _entry(rows: list[Row]) -> Row:
     turns = sum(row["turns"] for row in rows)
     out["action_turns"] = turns
     out["action_compared"] = sum(row["action_match_count"] for row in rows)
+    out["actions_cut"] = sum(row["cut"] for row in rows) / turns
     out["generated_tokens"] = sum(row["generated_tokens"] for row in rows) / turns
     return out

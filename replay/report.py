@@ -183,6 +183,8 @@ def _notes(found: Row) -> list[str]:
     lines = [*legend(found), LEGEND] if any(e["kv_tokens_peak"] is not None for e in entries) else []
     if any(e.get("action_turns") for e in entries):
         lines.append(_ACTIONS_LEGEND)
+        cut = ", ".join(f"{e['policy']} {e['actions_cut']:.0%}" for e in entries if e.get("actions_cut"))
+        lines += [f"of these, cut at {found['max_action_tokens']} tokens (--max-action-tokens): {cut}"] if cut else []
     if timed := max((entry["latency_n"] for entry in entries), default=0):
         lines.append(_LATENCY_LEGEND.format(n=timed))
     if found.get("equal_size"):

@@ -124,7 +124,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
     weak = too_weak(store, info.run_id)
     measured = without_accuracy(_rows(store, _QUERIES["policy"], info.run_id), weak)
     entries = _entries(measured)
-    actions = action_entries(store, info.run_id)
+    actions = action_entries(store, info.run_id, "policy", info.config.get("max_action_tokens"))
     status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
     idle = no_op(store, info.run_id)
     speeds: dict[str, Row] = defaultdict(dict)
@@ -171,7 +171,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
     if by != "policy":
         found = without_accuracy(_rows(store, _QUERIES[by], info.run_id), weak)
         groups = _entries(found, by, _order(info, [*status]))
-        actions = action_entries(store, info.run_id, by)
+        actions = action_entries(store, info.run_id, by, info.config.get("max_action_tokens"))
         out["groups"] = [group | actions.get((group[by], group["policy"]), NOT_MEASURED) for group in groups]
     return out
 

@@ -88,6 +88,12 @@ def test_the_run_says_how_actions_were_generated_and_read(ran: tuple[Store, dict
     text = summary_text(found)
     assert "stepwise replay (actions: greedy, at most 6 tokens, read as samples) of 2 trajectories" in text
     assert "same action (95 %)" in text
+    turns = store.query(
+        "select policy, generated_tokens from turn_metrics where run_id = ?", [run["stepwise"]]
+    ).to_pylist()
+    cut = [turn["generated_tokens"] == 6 for turn in turns if turn["policy"] == TE and turn["generated_tokens"]]
+    assert entry["actions_cut"] == sum(cut) / 4
+    assert "cut at 6 tokens (--max-action-tokens): full" in text
     assert "Agreement with the record is not accuracy" in text
     by_turn = summary(store, run["stepwise"], by="turn")
     assert [g["action_turns"] for g in by_turn["groups"]] == [0, 0, 2, 2, 2, 2]
