@@ -105,6 +105,7 @@ def lockstep(model: LoadedModel, size: Size, policies: Sequence[str] = SIXTEEN) 
                 "against_s": alone_s,
                 "rounds": 1,
                 "tokens": text.tokens,
+                "turns": size.turns,
                 "profile": together.shares(),
                 "profile_s": together.seconds,
                 "against_profile_s": alone.seconds,
@@ -151,6 +152,7 @@ def bare_forward(model: LoadedModel, size: Size) -> list[Row]:
             "against_s": bare_s,
             "rounds": size.rounds,
             "tokens": text.tokens,
+            "turns": size.turns,
             "profile": profile.shares(),
         }
     ]
@@ -254,6 +256,7 @@ def dtypes(model: LoadedModel, size: Size) -> list[Row]:
                 "against_s": seconds["float32"],
                 "rounds": 1,
                 "n": found.n,
+            "turns": size.turns,
                 "difference": found.value,
                 "difference_low": found.low,
                 "difference_high": found.high,

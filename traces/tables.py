@@ -170,7 +170,8 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("answer_ll", _f),
         ("answer_margin", _f),
     ],
-    # What is left of each token after the last turn: `share` of layer-heads that keep it.
+    # What is left of each token after the last turn: `share` of layer-heads that keep it. `mass_full`, of runs that
+    # explain: the attention it gets from all later tokens in the full run, mean over layers and heads.
     "kept": [
         *_CELL_KEY,
         ("turn", _i),
