@@ -90,7 +90,7 @@ def _ingested(report: IngestReport) -> str:
         }
     )
     errors = [file.error.partition(". Known formats:")[0] for file in report.files if file.error]
-    lines += [f"not read: {error}" for error in errors[:_NOT_READ]]
+    lines += [f"not read: {_one_line(error)}" for error in errors[:_NOT_READ]]
     if len(errors) > _NOT_READ:
         lines.append(f"not read: {len(errors) - _NOT_READ} files more")
     lines += _passed_over(report.hidden_files, report.links_not_followed, [file.part_of for file in report.files])
@@ -100,6 +100,11 @@ def _ingested(report: IngestReport) -> str:
         more = f" and {report.rejects_left_out} more" if report.rejects_left_out else ""
         lines.append(f"rejected records: {report.reject_file}{more}")
     return printable("\n".join([*lines, f"run: {report.run}"]))
+
+
+def _one_line(text: str) -> str:
+    """Names of files may hold line breaks: none of them begins a line of the answer."""
+    return text.replace("\n", "\\n")
 
 
 def _counted(titles: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -114,13 +119,13 @@ def _passed_over(hidden: int, links: Sequence[str], part_of: Sequence[str | None
     read_with = sum(path is not None for path in part_of)
     lines = [f"{read_with} files are part of another one and were read with it"] if read_with else []
     lines += [f"{hidden} hidden files and folders were skipped"] if hidden else []
-    return lines + [f"not followed: {link} leads out of the folder, or nowhere" for link in links]
+    return lines + [f"not followed: {_one_line(link)} leads out of the folder, or nowhere" for link in links]
 
 
 def _log(path: str, log: dict[str, Any] | None) -> list[str]:
     from .request_checks import summary_text
 
-    return [] if log is None else [f"{path}:", *(f"  {line}" for line in summary_text(log))]
+    return [] if log is None else [f"{_one_line(path)}:", *(f"  {line}" for line in summary_text(log))]
 
 
 @guarded

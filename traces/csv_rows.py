@@ -22,7 +22,8 @@ def looks_like(text: str) -> bool:
     if not begun or begun[0].lstrip()[:1] in "[{" or (len(begun) > 1 and begun[1].lstrip()[:1] in ("{", "[")):
         return False
     names = _header(begun[0])
-    return len(names) > 1 and len(set(names)) == len(names) and not any(map(_number, names))
+    different = len(set(names)) == len(names) or (len(begun) > 1 and len(_header(begun[1])) == len(names) > 2)
+    return len(names) > 1 and different and not any(map(_number, names))
 
 
 def _delimiter(line: str) -> str:

@@ -72,6 +72,14 @@ def test_recorded_escape_sequences_are_spelled_out_on_a_terminal(path: Path) -> 
     assert "\x1b" not in shown
 
 
+def test_line_breaks_in_the_name_of_a_file_begin_no_line_of_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "bad\n9 accepted").write_text("{")
+    (tmp_path / "good").write_text(GOOD)
+    shown = run("ingest", tmp_path)
+    assert "bad\\n9 accepted" in shown
+    assert "\n9 accepted" not in shown
+
+
 def test_show_names_the_samples_without_a_store() -> None:
     result = CliRunner().invoke(app, ["traces", "show", "registry-03"])
     assert result.exit_code == 0

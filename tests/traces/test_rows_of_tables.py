@@ -75,6 +75,7 @@ def test_a_table_needs_names(tmp_path: Path) -> None:
         list(csv_rows.records(io.BufferedReader(io.BytesIO(b"a,b,a\n1,2,3\n")), "table"))  # pyright: ignore[reportArgumentType]
     for text in ("1,2\n3,4\n", "a,a\n1,2\n", "word\nword\n", "say, what\n{}\n", '{"a": 1, "b": 2}\n'):
         assert not csv_rows.looks_like(text)
+    assert csv_rows.looks_like("a,b,a\n1,2,3\n"), "the reader says what is wrong"
 
 
 @given(st.lists(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=2, max_size=2)))

@@ -21,6 +21,7 @@ UNITS = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
 TIMES = tuple(f"{name}_{unit}" for name in ("arrival", "tool_wait") for unit in UNITS)
 FIELDS = (*TIMES, "input_tokens", "output_tokens", "session", "turn", "prefix_blocks", "block_tokens")
 NEEDED = ("input_tokens", "output_tokens")
+_SHOWN = 12
 
 
 def sniff(record: Any) -> bool:
@@ -58,6 +59,10 @@ class _Rows:
     def read(self, record: Any) -> Request:
         whole_row = row_of(record)
         row = {column: _cell(whole_row, column) for column in self._columns.values()}
+        absent = next((field for field in self._required() if not _has(whole_row, self._columns[field])), None)
+        if absent is not None:
+            known = ", ".join(map(str, itertools.islice(whole_row, _SHOWN)))
+            raise Reject(f"{absent}: no column {self._columns[absent]}; the row has {known}")
         lengths = [tokens(row, self._columns[field]) for field in NEEDED]
         blocks = None
         if "prefix_blocks" in self._columns:
@@ -74,6 +79,9 @@ class _Rows:
             block_tokens=None if blocks is None else self._block_tokens(row),
             tool_wait_s=self._tool_wait(row),
         )
+
+    def _required(self) -> tuple[str, ...]:
+        return (self._arrival, *NEEDED)
 
     def _value(self, row: Mapping[str, Any], field: str) -> Any:
         return row.get(self._columns.get(field, ""))
@@ -113,6 +121,10 @@ def _cell(row: Mapping[str, Any], column: str) -> Any:
     for part in column.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+def _has(row: Mapping[str, Any], column: str) -> bool:
+    return column in row or column.partition(".")[0] in row
 
 
 def gather(records: Iterator[Record | Bad], source: Source) -> Iterator[Item]:

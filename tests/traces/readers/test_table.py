@@ -63,7 +63,8 @@ def test_a_map_that_cannot_work_is_said_once(columns: dict[str, str], words: str
 
 
 def test_wrong_cells_name_their_column() -> None:
-    assert "usage.in is None, not a number of tokens" in reason({"t": 1, "out": 2}, COLUMNS)
+    assert reason({"t": 1, "out": 2}, COLUMNS) == "input_tokens: no column usage.in; the row has t, out"
+    assert "usage.in is None, not a number of tokens" in reason({"t": 1, "out": 2, "usage": {}}, COLUMNS)
     assert "t is 'soon', not a time in ms" in reason(ROW | {"t": "soon"}, COLUMNS)
     blocks = COLUMNS | {"prefix_blocks": "h", "block_tokens": "size"}
     assert "block_tokens: size is no column" in reason(ROW | {"h": [1]}, blocks)
