@@ -256,7 +256,7 @@ def dtypes(model: LoadedModel, size: Size) -> list[Row]:
                 "against_s": seconds["float32"],
                 "rounds": 1,
                 "n": found.n,
-            "turns": size.turns,
+                "turns": size.turns,
                 "difference": found.value,
                 "difference_low": found.low,
                 "difference_high": found.high,
