@@ -40,14 +40,23 @@ def plain(value: Any) -> Any:
 
 def answer(value: Any, as_json: bool, text: Callable[[], str]) -> None:
     """Print the answer on stdout: one JSON object, or the text made by `text`."""
-    out = json.dumps(plain(value), indent=2, allow_nan=False) if as_json else text()
+    out = json.dumps(plain(value), indent=2, allow_nan=False) if as_json else printable(text())
     sys.stdout.write(out.rstrip("\n") + "\n")
     sys.stdout.flush()
 
 
+def printable(text: str) -> str:
+    """Text for a terminal: recorded escape sequences and other control characters are spelled out, not obeyed."""
+    return "\n".join(line if line.isprintable() else _spelled_out(line) for line in text.split("\n"))
+
+
+def _spelled_out(line: str) -> str:
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)
+
+
 def note(message: str) -> None:
     """A line on stderr."""
-    sys.stderr.write(message + "\n")
+    sys.stderr.write(printable(message) + "\n")
     sys.stderr.flush()
 
 
@@ -140,7 +149,7 @@ class Progress:
         text = f"{self.label} {self.done}{f'/{self.total}' if self.total else ''} {self.unit}, {duration(spent)} spent"
         if self.total and self.done:
             text += f", {duration(max(0.0, spent / self.done * (self.total - self.done)))} to go"
-        text += f", {detail}" if detail else ""
+        text += f", {printable(detail)}" if detail else ""
         sys.stderr.write(f"\r\x1b[2K{text}" if self.live else text + "\n")
         if self.live and finished:
             sys.stderr.write("\n")

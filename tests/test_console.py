@@ -66,6 +66,16 @@ def test_guarded_prints_one_line_and_exits_with_the_family_code(capsys, error, c
     assert out.out == ""
 
 
+def test_escape_sequences_reach_no_terminal(capsys, monkeypatch):
+    monkeypatch.delenv("KVMILL_QUIET", raising=False)
+    console.note("no such file: a\x1b]0;b\x07\u202ec")
+    console.Progress("reading", 1).step(detail="a\x1b[31m")
+    console.answer({}, False, lambda: "family \x1b[31m")
+    out, err = capsys.readouterr()
+    assert err.startswith("no such file: a\\x1b]0;b\\x07\\u202ec\n")
+    assert "\x1b" not in out + err
+
+
 def test_guarded_lets_our_bugs_through_with_their_traceback():
     @console.guarded
     def command() -> None:

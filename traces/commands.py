@@ -11,7 +11,7 @@ import typer
 from ..console import answer, guarded, table
 from ..errors import InputError, UserError
 from .commands_export import export
-from .commands_show import printable, show
+from .commands_show import show
 
 if TYPE_CHECKING:
     from .ingest import IngestReport
@@ -99,7 +99,7 @@ def _ingested(report: IngestReport) -> str:
     if report.reject_file:
         more = f" and {report.rejects_left_out} more" if report.rejects_left_out else ""
         lines.append(f"rejected records: {report.reject_file}{more}")
-    return printable("\n".join([*lines, f"run: {report.run}"]))
+    return "\n".join([*lines, f"run: {report.run}"])
 
 
 def _one_line(text: str) -> str:
@@ -206,7 +206,7 @@ def _checked(result: dict[str, Any]) -> str:
             lines.append(f"  long texts that are in no run: {places}")
         lines += _log("  its requests", file["log"])
     passed = _passed_over(result["hidden_files"], result["links_not_followed"], [f["part_of"] for f in result["files"]])
-    return printable("\n".join([*lines, *passed]))
+    return "\n".join([*lines, *passed])
 
 
 @guarded

@@ -102,7 +102,7 @@ def _told(tokens: dict[str, Any]) -> str:
         lines.append(
             f"recorded token ids are {'not used: ' + drift['ids_not_used'] if drift['ids_not_used'] else 'used'}"
         )
-    return printable("\n".join(lines))
+    return "\n".join(lines)
 
 
 def _difference(turn: dict[str, Any]) -> str:
@@ -110,11 +110,6 @@ def _difference(turn: dict[str, Any]) -> str:
     if turn["cause"] is None:
         return said.removeprefix("; ")
     return f"at {turn['shared_tokens']}: {turn['cause']} ({turn['held']!r}, {turn['anew']!r}){said}"
-
-
-def printable(text: str) -> str:
-    """Text for a terminal: recorded escape sequences and other control characters are spelled out, not obeyed."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _shown(trajectory: Trajectory, full: bool) -> str:
@@ -137,7 +132,7 @@ def _shown(trajectory: Trajectory, full: bool) -> str:
         choices = ", ".join(f"*{c}*" if i == probe.answer else c for i, c in enumerate(probe.candidates))
         lines.append(f"probe {probe.id}: {probe.question} [{choices}]")
     lines += [f"{finding.where}: {finding.text}" for finding in checks.trajectory_findings(trajectory)]
-    return printable("\n".join(lines))
+    return "\n".join(lines)
 
 
 def _said(place: str, message: Message, full: bool) -> str:
