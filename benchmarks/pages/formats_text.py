@@ -106,9 +106,7 @@ spoil a *recording*, though, and nothing in the record shows it:
 
 | row | fault | where |
 |---|---|---|
-| 7 | with prefix caching, multi-token prediction and an FP8 cache, identical prompts give corrupted tool calls | vllm
-50188
-|
+| 7 | prefix caching, multi-token prediction and an FP8 cache together corrupt calls of identical prompts | vllm 50188 |
 | 25 | on a partial prefix hit the model answers the first message of the session | mlx-serve 492 |
 | 28 | the cached prefix freezes at the first tool call, and most of the prompt is prefilled again | MTPLX 121 |
 | 30 | multimodal requests given as ids are decoded and encoded again, and routing is off by tokens | sglang 26555 |"""
