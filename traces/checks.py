@@ -18,6 +18,10 @@ class Finding:
     text: str
 
 
+# Sources that list the actions a task asks for: where none is listed, none is asked for. Others do not say.
+_ACTIONS_RECORDED = ("tau-bench", "tau2-bench")
+
+
 def unmatched(turn: Turn) -> tuple[list[str], list[str]]:
     """Call ids without a result, and result ids without a call. Results without ids are matched by their number;
     after an assistant message without calls they answer a call made in its text.
@@ -69,6 +73,8 @@ def _label_findings(trajectory: Trajectory) -> list[Finding]:
     """Rewards that doing nothing would have won as well, or that were won without an action that was asked for."""
     label = trajectory.label
     if label is None or label.scorer != "reward" or not isinstance(label.value, (int, float)) or label.value <= 0:
+        return []
+    if not label.gold_actions and trajectory.source not in _ACTIONS_RECORDED:
         return []
     if not label.gold_actions:
         text = "a reward for a task that asks for no action: an agent that does nothing gets it too"

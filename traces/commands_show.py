@@ -41,8 +41,8 @@ def show(
     from .select import select
     from .store import Store
 
-    trajectory = select(Store.open(store), id)[0]
-    if trajectory.id != id:
+    trajectory, *more = select(Store.open(store), id)
+    if more:
         raise UserError(f"{id!r} names several trajectories; give one id from `kvmill traces list`")
     result = json.loads(record.dump(trajectory))
     result["findings"] = [asdict(finding) for finding in checks.trajectory_findings(trajectory)]

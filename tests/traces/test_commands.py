@@ -87,6 +87,13 @@ def test_show_names_the_samples_without_a_store() -> None:
     assert result.stdout.count("\nprobe ") == 8
 
 
+def test_show_takes_whatever_names_one_run_and_refuses_what_names_several(path: Path) -> None:
+    run("ingest", path)
+    assert "1 turns" in run("show", "last")
+    assert "1 turns" in run("show", "source=openai-chat")
+    run("show", "samples", code=2)
+
+
 def test_check_stores_nothing_and_names_examples(path: Path, own_store: Path) -> None:
     checked = json.loads(run("check", path, "--json"))
     assert (checked["records"], checked["rejected"]) == (1, 1)

@@ -175,17 +175,20 @@ class TestTokensThatTextDoesNotTell:
 class TestRewardsForDoingNothing:
     """Bug 15: tasks that reward inaction, and rewards beside failed actions. Kind: ground truth too lenient."""
 
-    def codes(self, value: Any, gold: tuple[str, ...], made: tuple[str, ...]) -> list[str]:
+    def codes(self, value: Any, gold: tuple[str, ...], made: tuple[str, ...], source: str = "tau2-bench") -> list[str]:
         calls = tuple(tool_call("c", name, "{}") for name in made)
         results = tuple(Message("tool", "ok", tool_call_id="c") for _ in made)
         label = Label("reward", value, tuple(tool_call("g", name, "{}") for name in gold))
-        found = trajectory_findings(run(Turn(Message("assistant", "ok", calls), results), label=label))
-        return [finding.code for finding in found if finding.where == "label"]
+        rewarded = replace(run(Turn(Message("assistant", "ok", calls), results), label=label), source=source)
+        return [finding.code for finding in trajectory_findings(rewarded) if finding.where == "label"]
 
     def test_a_reward_that_needed_no_action_is_a_finding(self) -> None:
         assert self.codes(1.0, (), ()) == ["reward_without_action"]
         assert self.codes(1.0, (), ("look_up",)) == ["reward_without_action"]
         assert self.codes(0.0, (), ()) == []
+
+    def test_where_a_source_lists_no_actions_nothing_is_said_of_inaction(self) -> None:
+        assert self.codes(1.0, (), (), source="swe-rebench") == []
 
     def test_a_reward_beside_a_gold_action_that_was_not_made_is_a_finding(self) -> None:
         assert self.codes(1.0, ("cancel", "book"), ("book",)) == ["reward_without_gold_action"]
