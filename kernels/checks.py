@@ -39,6 +39,25 @@ def indices(name: str, x: Tensor) -> None:
         raise ValueError(f"{name} must be int64, not {x.dtype}")
 
 
+def integers(name: str, x: Tensor) -> None:
+    """ValueError unless `x` holds whole numbers of any size."""
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise ValueError(f"{name} must be integers, not {x.dtype}")
+
+
+def flags(name: str, x: Tensor) -> None:
+    """ValueError unless `x` is bool."""
+    if x.dtype != torch.bool:
+        raise ValueError(f"{name} must be bool, not {x.dtype}")
+
+
+def spreads(name: str, x: Tensor, *sizes: int) -> None:
+    """ValueError unless `x` has these sizes, or fewer leading ones, or 1 in place of some."""
+    given = (1,) * (len(sizes) - x.dim()) + tuple(x.shape)
+    if len(given) != len(sizes) or any(got not in (1, want) for want, got in zip(sizes, given, strict=True)):
+        raise ValueError(f"{name} must spread to {tuple(sizes)}, not be {tuple(x.shape)}")
+
+
 def rows_contiguous(name: str, x: Tensor) -> None:
     """ValueError unless the last dimension is contiguous."""
     if x.shape[-1] > 1 and x.stride(-1) != 1:

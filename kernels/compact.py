@@ -18,7 +18,7 @@ from torch import Tensor
 from . import reference
 from .checks import indices, shaped, together
 from .dispatch import Impl, choose
-from .stacks import Stack, alike, as_layers, fresh, front
+from .stacks import Stack, alike, as_layers, fresh, front, own_memory
 
 STAGE_BYTES = 512 << 10
 """What a forward copy holds between reading and writing; it should stay in the cache of a core."""
@@ -75,6 +75,8 @@ def compact_kv(
     counts = None if lengths is None else _per_layer("lengths", lengths, layers, heads)
     if in_place and keep > count:
         raise ValueError(f"{keep} rows do not fit into {count}")
+    if in_place:
+        own_memory(keys=stacks[0], values=stacks[1])
     form = choose(impl, stacks[0][0])
     if form == "triton":
         from .gpu.compact import compact_kv as on_gpu
@@ -183,7 +185,7 @@ def _gather(x: Tensor, lists: Tensor, out: Tensor, known: dict[tuple[int, ...], 
     if steps not in known:
         per_head, per_row = steps
         heads = torch.arange(x.shape[0], device=x.device).unsqueeze(-1) * per_head
-        known[steps] = torch.add(heads, lists, alpha=per_row).view(-1)
+        known[steps] = torch.add(heads, lists, alpha=per_row).reshape(-1)
     torch.index_select(flat, 0, known[steps], out=out.view(-1, x.shape[-1]))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .checks import real, shaped, together
+from .checks import integers, real, shaped, together
 from .dispatch import Impl, choose
 from .reference import group_rows, wide
 
@@ -86,7 +86,7 @@ def _blocked(
         if activity:
             parts.append((block, new_top))
     # A row without keys has total 0: its output is 0 and its log-sum-exp −inf.
-    out = (out / total.masked_fill(total == 0, 1.0)).reshape(heads, length, -1).to(queries.dtype)
+    out = (out / total.masked_fill(total == 0, 1.0)).reshape(heads, length, values.shape[-1]).to(queries.dtype)
     log_total = (total.log() + top).reshape(heads, length)
     if not activity:
         return out, log_total, None
@@ -104,6 +104,7 @@ def _check(queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor | None
     real(queries=queries, keys=keys, values=values)
     if lengths is not None:
         shaped("lengths", lengths, kv_heads)
+        integers("lengths", lengths)
     if bias is not None:
         shaped("bias", bias, kv_heads, count)
     together(queries=queries, keys=keys, values=values, lengths=lengths, bias=bias)

@@ -23,6 +23,8 @@ def choose(impl: Impl, *tensors: Tensor) -> Chosen:
     """The form that runs for these tensors. ValueError for an unknown one, and where triton cannot run."""
     if impl not in IMPLS:
         raise ValueError(f"unknown impl {impl!r}: {', '.join(IMPLS)}")
+    if impl != "reference" and torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise ValueError("the fast forms have no gradient: call them under torch.no_grad(), or with impl='reference'")
     if impl == "auto":
         can = tensors[0].is_cuda and has_triton() and all(x.dtype != torch.float64 for x in tensors)
         return "triton" if can else "torch"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .checks import indices, real, shaped, together
+from .checks import flags, indices, real, shaped, spreads, together
 from .compact import compact_kv
 from .dispatch import Impl, choose
 from .reference import attention_logits, output_error, wide
@@ -74,6 +74,7 @@ def heldout_fit(
     """`reference.heldout_fit`: β, V_C and whether the fit is worse (H_kv,) than plain eviction on `held` rows."""
     _check(queries, keys, values, index, row_weights, fixed)
     shaped("held", held, queries.shape[1])
+    flags("held", held)
     options = {"ridge": ridge, "beta_limit": beta_limit, "row_weights": row_weights, "fixed": fixed}
     form = choose(impl, queries, keys, values)
     if form == "reference" or _simple(queries, keys, index):
@@ -274,7 +275,8 @@ def _check(
     indices("index", index)
     real(queries=queries, keys=keys, values=values)
     if row_weights is not None:
-        shaped("row_weights", row_weights.expand(queries.shape[:2]), *queries.shape[:2])
+        spreads("row_weights", row_weights, *queries.shape[:2])
     if fixed is not None:
         shaped("fixed", fixed, *index.shape)
+        flags("fixed", fixed)
     together(queries=queries, keys=keys, values=values, index=index, row_weights=row_weights, fixed=fixed)

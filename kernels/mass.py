@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .checks import real, shaped, together
+from .checks import integers, real, shaped, spreads, together
 from .dispatch import Impl, choose
 from .reference import wide
 from .reference_attention import REDUCTIONS
@@ -46,10 +46,12 @@ def attention_mass(
         if reduction != "sum":
             raise ValueError(f"row_weights belong to the reduction sum, not {reduction}")
         together(queries=queries, row_weights=row_weights)
-        shaped("row_weights", row_weights.expand(queries.shape[:2]), *queries.shape[:2])
+        spreads("row_weights", row_weights, *queries.shape[:2])
     if positions is not None:
         shaped("query positions", positions[0], queries.shape[1])
-        shaped("key positions", positions[1].expand(keys.shape[:2]), *keys.shape[:2])
+        spreads("key positions", positions[1], *keys.shape[:2])
+        integers("query positions", positions[0])
+        integers("key positions", positions[1])
         together(queries=queries, query_positions=positions[0], key_positions=positions[1])
     options = {
         "reduction": reduction,
@@ -161,7 +163,7 @@ class _Blocks:
         some_rows = min(count, max(16, BLOCK_ENTRIES // max(1, some_heads * keys)))
         turned = self.keys.transpose(1, 2)
         room = self.keys.new_empty(some_heads * some_rows * keys)
-        for h in range(0, heads, some_heads):
+        for h in range(0, heads, max(1, some_heads)):
             at = slice(h, min(h + some_heads, heads))
             for r in range(0, count, max(1, some_rows)):
                 rows = slice(r, min(r + some_rows, count))
@@ -205,7 +207,7 @@ class _Blocks:
             return out
         gains = None if row_weights is None else row_weights.to(out).expand(heads, count)
         for at, rows, block, scale in self.exps():
-            gain = torch.ones_like(block[:, :, 0]) if scale is None else scale
+            gain = block.new_ones(block.shape[:2]) if scale is None else scale
             if reduction == "rms":
                 block.square_()
                 gain = gain.square()
@@ -233,6 +235,7 @@ def _check(queries: Tensor, keys: Tensor, limits: Tensor | None, bias: Tensor | 
     real(queries=queries, keys=keys)
     if limits is not None:
         shaped("limits", limits, queries.shape[1])
+        integers("limits", limits)
     if bias is not None:
         shaped("bias", bias, heads, keys.shape[1])
     if log_total is not None:

@@ -77,10 +77,12 @@ def k_means(
 ) -> Tensor:
     """`reference.k_means`: mini-batch k-means of (H, n, D) keys into exactly `clusters` non-empty groups → (H, n)."""
     heads, count, dim = keys.shape
+    if weights is not None:
+        shaped("weights", weights, heads, count)
+    together(keys=keys, start=start, batches=batches, weights=weights)
     form = choose(impl, keys)
     if form == "reference" or count == 0 or not 0 < clusters <= count or start.shape != (heads, clusters):
         return reference.k_means(keys, clusters, start=start, batches=batches, weights=weights)
-    together(keys=keys, start=start, batches=batches, weights=weights)
     nearest: Nearest = _nearest
     if form == "triton":
         from .gpu.merge import nearest as on_gpu
@@ -137,7 +139,7 @@ class Groups:
         """Groups of (H, n) labels in 0…m−1; rows of one group keep their order."""
         ordered, order = labels.sort(dim=1, stable=True)
         bounds = torch.arange(clusters + 1, device=labels.device).expand(labels.shape[0], -1)
-        return cls(order, torch.searchsorted(ordered, bounds.contiguous()))
+        return cls(order, torch.searchsorted(ordered.contiguous(), bounds.contiguous()))
 
     def sums(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Σ w_i·x_i over each group: (H, n, D) → (H, m, D), or (H, n) → (H, m) in float64; w is 1 by default."""
@@ -145,14 +147,14 @@ class Groups:
         if x.dim() == 2:
             return self.sums(x.double().unsqueeze(-1), weights).squeeze(-1)
         offsets = torch.arange(heads, device=x.device).unsqueeze(-1) * count
-        rows = (self.order + offsets).view(-1)
+        rows = (self.order + offsets).reshape(-1)
         return embedding_bag(
             rows,
             x.flatten(0, 1),
-            (self.starts[:, :-1] + offsets).view(-1),
+            (self.starts[:, :-1] + offsets).reshape(-1),
             mode="sum",
             per_sample_weights=None if weights is None else weights.reshape(-1)[rows],
-        ).view(heads, -1, x.shape[-1])
+        ).view(heads, self.starts.shape[1] - 1, x.shape[-1])
 
 
 def _shares(groups: Groups, labels: Tensor, weights: Tensor, each: Tensor, totals: Tensor) -> Tensor:
@@ -188,7 +190,7 @@ def _fill(labels: Tensor, points: Tensor, centres: Tensor) -> Tensor:
     the order of their distance until no group is empty.
     """
     heads, clusters, dim = centres.shape
-    members = torch.zeros_like(centres[..., 0], dtype=torch.int64).scatter_add_(1, labels, torch.ones_like(labels))
+    members = labels.new_zeros(heads, clusters).scatter_add_(1, labels, torch.ones_like(labels))
     empty = members == 0
     if not bool(empty.any()):
         return labels

@@ -21,7 +21,7 @@ def wide(x: Tensor) -> Tensor:
 def group_rows(queries: Tensor, kv_heads: int) -> Tensor:
     """(H_kv·G, L, D) query heads → (H_kv, G·L, D): the rows that share a KV head, concatenated, head-major."""
     heads, length, dim = queries.shape
-    return queries.reshape(kv_heads, heads // kv_heads * length, dim)
+    return queries.reshape(kv_heads, heads // max(1, kv_heads) * length, dim)
 
 
 def attention_logits(queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None = None) -> Tensor:
@@ -32,7 +32,7 @@ def attention_logits(queries: Tensor, keys: Tensor, scaling: float, bias: Tensor
     counts e^β times; −inf hides it.
     """
     logits = wide(queries) @ wide(keys).transpose(1, 2) * scaling
-    return logits if bias is None else logits + wide(bias)[:, None, :]
+    return logits if bias is None else logits + bias.to(logits)[:, None, :]
 
 
 def attention_weights(
@@ -59,7 +59,7 @@ def attention_weights(
         hidden = torch.arange(keys.shape[1], device=keys.device)[None, :] >= limits[:, None]
         logits = logits.masked_fill(hidden, float("-inf"))
     if log_total is not None:
-        total = wide(log_total)[:, :, None]
+        total = log_total.to(logits)[:, :, None]
         return (logits - total).exp().masked_fill(total == float("-inf"), 0.0)
     weights = logits.softmax(-1)
     if bias is not None and keys.shape[1] > 0:

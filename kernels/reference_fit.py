@@ -62,6 +62,11 @@ def heldout_fit(
     that it marks exceeds that of plain eviction. Logits and targets are computed once for all of it.
     """
     rows = _Rows.of(queries, keys, values, index, scaling, row_weights)
+    if index.shape[1] == 0:
+        return (
+            *_both(rows, values, index, ridge, beta_limit, fixed),
+            torch.zeros(len(keys), dtype=torch.bool, device=keys.device),
+        )
     asked = rows.at(held)
     trial = _both(rows.at(~held), values, index, ridge, beta_limit, fixed)
     plain = torch.zeros_like(trial[0]), _kept(values, index)

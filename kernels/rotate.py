@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .checks import together
+from .checks import shaped, together
 from .dispatch import Impl, choose
 from .reference import wide
 
@@ -26,6 +26,7 @@ def rotate_keys(keys: Tensor, offsets: Tensor, frequencies: Tensor, *, impl: Imp
     ValueError for more frequencies than pairs of dimensions, and for offsets that fit no rows.
     """
     together(keys=keys, offsets=offsets, frequencies=frequencies)
+    shaped("frequencies", frequencies, None)
     half, (count, dim) = frequencies.shape[0], keys.shape[-2:]
     if 2 * half > dim:
         raise ValueError(f"{half} frequencies turn {2 * half} dimensions, and keys have {dim}")
@@ -41,7 +42,7 @@ def rotate_keys(keys: Tensor, offsets: Tensor, frequencies: Tensor, *, impl: Imp
     out = torch.empty_like(keys, memory_format=torch.contiguous_format)
     turns = frequencies.double() / (2 * math.pi)
     heads = math.prod(keys.shape[:-2])
-    step = max(1, BLOCK_BYTES // (4 * dim * max(1, heads)))
+    step = max(1, BLOCK_BYTES // max(1, 4 * dim * heads))
     for start in range(0, count, step):
         rows = slice(start, start + step)
         _turn(keys[..., rows, :], offsets[..., rows], turns, out[..., rows, :])

@@ -12,10 +12,14 @@ Stack = Tensor | Sequence[Tensor]
 
 
 def as_layers(stack: Stack, dims: int) -> list[Tensor]:
-    """Views of `dims` dimensions, one per layer; a tensor of one more dimension is taken apart."""
+    """Views of `dims` dimensions, one per layer; a tensor of one more dimension is taken apart. Else ValueError."""
     if not isinstance(stack, Tensor):
-        return list(stack)
-    return list(stack.unbind(0)) if stack.dim() == dims + 1 else [stack]
+        layers = list(stack)
+    else:
+        layers = list(stack.unbind(0)) if stack.dim() == dims + 1 else [stack]
+    for x in layers:
+        shaped("a layer", x, *[None] * dims)
+    return layers
 
 
 def fresh(stack: Stack, rows: int) -> Stack:
@@ -46,3 +50,11 @@ def alike(**stacks: list[Tensor]) -> None:
             together(**{f"{first_name}[0]": first[0], label: x})
             if x.dtype != first[0].dtype:
                 raise ValueError(f"{label} is {x.dtype}, {first_name}[0] {first[0].dtype}")
+
+
+def own_memory(**stacks: list[Tensor]) -> None:
+    """ValueError where rows of a layer share memory, as expanded ones do: they cannot be written one by one."""
+    for name, stack in stacks.items():
+        for layer, x in enumerate(stack):
+            if any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True)):
+                raise ValueError(f"{name}[{layer}] is expanded: rows move in place only in memory of their own")

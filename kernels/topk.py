@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .checks import together
+from .checks import flags, spreads, together
 from .dispatch import Impl, choose
 from .reference import pool_scores, wide
 
@@ -29,6 +29,9 @@ def pool_topk(
     The three forms give the same indices; Triton's mean is a sum, which may order two means that round to one number.
     """
     together(scores=scores, forced=forced)
+    if forced is not None:
+        flags("forced", forced)
+        spreads("forced", forced, *scores.shape)
     form = choose(impl, scores)
     # Integers of any size rank exactly in torch, and in float32 they would not.
     if form == "triton" and (kernel > 1 or scores.is_floating_point()):

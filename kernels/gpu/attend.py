@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..checks import rows_contiguous
-from .blocks import LN2, LOG2E, arithmetic, lines, on_device, padded, pieces, products, rows_of, slots
+from .blocks import LN2, LOG2E, arithmetic, lines, on_device, padded, pieces, products, rows_of, slots, within
 
 STAGE_BYTES = 1 << 15
 """Keys and values of one step of the loop: three in flight, twice on a multiprocessor, cover the memory's latency."""
@@ -78,7 +78,7 @@ def _attend_kernel(
     m_r = o_r < rows
     length = count
     if HAS_LENGTHS:
-        length = tl.minimum(tl.load(lengths + p_h).to(tl.int32), count)
+        length = within(tl.load(lengths + p_h), count)
     per = tl.cdiv(tl.cdiv(length, BLOCK_N), tl.num_programs(0)) * BLOCK_N
     begin = p_s * per
     end = tl.minimum(begin + per, length)
@@ -119,7 +119,8 @@ def _attend_kernel(
             b_out = tl.dot(b_exp, b_v, b_out, input_precision=PRECISION)
         b_sum = b_sum * b_decay + tl.sum(b_exp, 1)
         b_top = b_new
-    m_some = b_sum > 0
+    # Not `> 0`: a sum that is no number must be seen.
+    m_some = b_sum != 0
     b_safe = tl.where(m_some, b_sum, 1.0)
     b_total = tl.where(m_some, (b_top + tl.log2(b_safe)) * LN2, -float("inf"))
     line = (p_s.to(tl.int64) * tl.num_programs(2) + p_h) * rows + o_r

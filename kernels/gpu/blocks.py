@@ -26,6 +26,12 @@ HOPPER_PROCESSORS = 132
 
 
 @triton.jit
+def within(b_x, count):
+    """Numbers of keys, of any integer type, cut to 0…count: then they fit into 32 bits."""
+    return tl.minimum(tl.maximum(b_x, 0), count).to(tl.int32)
+
+
+@triton.jit
 def rows_of(
     base,
     first,

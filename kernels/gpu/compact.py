@@ -244,7 +244,7 @@ def compact_blocks(keys: Stack, values: Stack, table: Tensor, rows: int, index: 
     """The copy of the public form, for checked tensors: (blocks, H_kv, block, D) per layer."""
     k, v = _place(keys, 4), _place(values, 4)
     lists = index.expand(len(as_layers(keys, 4)), k.first.shape[1], -1)
-    _copy_forward(k, v, lists, None, rows, table)
+    _copy_forward(k, v, lists, None, rows, table.contiguous())
 
 
 @dataclass(frozen=True, slots=True)

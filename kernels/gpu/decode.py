@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..reference import group_rows
 from .attend import attend
-from .blocks import LOG2E, lines, on_device
+from .blocks import LOG2E, lines, on_device, within
 
 BLOCK_N = 256
 BLOCK_R = 8
@@ -36,7 +36,7 @@ def _activity_kernel(
     o_n = p_n * BLOCK_N + tl.arange(0, BLOCK_N)
     length = count
     if HAS_LENGTHS:
-        length = tl.minimum(tl.load(lengths + p_h).to(tl.int32), count)
+        length = within(tl.load(lengths + p_h), count)
     m_n = o_n < length
     b_sum = tl.zeros([BLOCK_N], tl.float32)
     for first in range(0, rows, BLOCK_R):

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .blocks import LOG2E, Tiles, arithmetic, lines, on_device, pieces, products, rows_of, slots
+from .blocks import LOG2E, Tiles, arithmetic, lines, on_device, pieces, products, rows_of, slots, within
 from .totals import checked, log_totals, partial_totals
 
 __all__ = ["attention_mass", "log_totals"]
@@ -132,7 +132,7 @@ def _mass_kernel(
         if HAS_BIAS:
             b_log += b_bias[:, None]
         if HAS_LIMITS:
-            b_limits = tl.load(limits + o_r, mask=m_r, other=0).to(tl.int32)
+            b_limits = within(tl.load(limits + o_r, mask=m_r, other=0), count)
             b_log = tl.where(o_n[:, None] < b_limits[None, :], b_log, -float("inf"))
         if HAS_POSITIONS:
             b_asked = tl.load(asked_at + o_r, mask=m_r, other=0).to(tl.int32)

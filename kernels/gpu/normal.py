@@ -148,7 +148,7 @@ def normal_sums(
     block_j = block_m if residual is None else min(64, padded(width))
     down, across = triton.cdiv(kept, block_m), triton.cdiv(width, block_j)
     splits = pieces(heads * down * across, triton.cdiv(rows, block_r), slots(keys, 1))
-    splits = min(splits, max(1, PARTIAL_BYTES // (heads * kept * width * 4)))
+    splits = min(splits, max(1, PARTIAL_BYTES // max(1, heads * kept * width * 4)))
     sums = torch.empty(splits, heads, kept, width, dtype=torch.float32, device=keys.device)
     with on_device(keys):
         _normal_kernel[(down * across, splits, heads)](

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..checks import rows_contiguous
-from .blocks import LN2, LOG2E, Tiles, arithmetic, lines, on_device, pieces, products, rows_of, slots
+from .blocks import LN2, LOG2E, Tiles, arithmetic, lines, on_device, pieces, products, rows_of, slots, within
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def _totals_kernel(
     seen_by_all = end
     b_limits = o_r
     if HAS_LIMITS:
-        b_limits = tl.load(limits + o_r, mask=m_r, other=0).to(tl.int32)
+        b_limits = within(tl.load(limits + o_r, mask=m_r, other=0), count)
         end = tl.minimum(end, tl.max(b_limits, 0))
         seen_by_all = tl.minimum(end, tl.min(tl.where(m_r, b_limits, count), 0))
     whole = begin + tl.maximum(seen_by_all - begin, 0) // BLOCK_N * BLOCK_N
@@ -135,7 +135,8 @@ def _totals_kernel(
         b_top, b_sum, b_q, queries, first, rows, keys, bias, b_limits, whole, end, scale, stride_qr, stride_kn,
         columns, BLOCK_R, BLOCK_N, BLOCK_D, CHUNK, RAGGED, HAS_BIAS, HAS_LIMITS, True, UPCAST, PRECISION,
     )  # fmt: skip
-    m_some = b_sum > 0
+    # Not `> 0`: a sum that is no number must be seen.
+    m_some = b_sum != 0
     b_total = tl.where(m_some, (b_top + tl.log2(tl.where(m_some, b_sum, 1.0))) * LN2, -float("inf"))
     out = totals + (p_s.to(tl.int64) * tl.num_programs(2) + p_h) * rows
     tl.store(out + o_r, b_total, mask=m_r)
