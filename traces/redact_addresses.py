@@ -35,8 +35,8 @@ _DASHES = re.compile(r"-[0-9a-fA-F]{2}-[0-9a-fA-F]{2}-[0-9a-fA-F]{2}-[0-9a-fA-F]
 _NOBODYS_MAC = "02005e"
 
 _HOMES = (  # with any number of backslashes where JSON escaped a separator
-    re.compile(r"home(?<=/home)\\{0,4}/([\w.-]{1,64})"),
-    re.compile(r"Users(?<=[/\\]Users)(?:\\{1,4}|\\{0,4}/)([\w.-]{1,64})"),
+    re.compile(r"home(?<=/home)\\{0,16}/([\w.-]{1,64})"),
+    re.compile(r"Users(?<=[/\\]Users)(?:\\{1,16}|\\{0,16}/)([\w.-]{1,64})"),
 )
 _PLAIN_HOMES = ("shared", "public", "default", "runner", "ubuntu", "user", "node", "app", "vscode")
 

@@ -114,6 +114,8 @@ def secrets(view: View, stand_ins: StandIns) -> Iterator[Find]:
             yield _changed(view, match.start(2), match.end(2), "private_key", stand_ins)
     for begin, end in _runs(shadow):
         for match in _SHAPES.finditer(shadow, begin, end + 80):
+            if match.start() >= end:  # of the next run, and cut off here
+                break
             begun = _STARTS.match(shadow, match.start())
             start = begun.end() if begun else match.start()
             if _DIGIT.search(shadow, start, match.end()) or not _LOOSE.search(shadow, match.start(), start):

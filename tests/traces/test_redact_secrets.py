@@ -112,3 +112,18 @@ def test_a_private_key_without_its_end_is_still_one() -> None:
     assert out.startswith("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     assert "b3Blbn" not in out
     assert "AAAAE2" not in out
+
+
+@pytest.mark.parametrize("gap", [1, 30, 79, 81])
+def test_a_token_soon_after_another_is_replaced_to_its_end(gap: int) -> None:
+    token = "sk-ant-api03-" + A40 * 3
+    for before in ("hf_" + "aB" * 17, "a" * 25):
+        changed = Redactor(KEY).text(f"{before}{' ' * gap}{token}")
+        kept = [a == b for a, b in zip(changed[-120:], token[-120:], strict=True)]
+        assert sum(kept[-60:]) < 20, changed
+
+
+def test_a_home_path_in_json_inside_json_is_still_one() -> None:
+    for slashes in (1, 2, 4, 8, 16):
+        text = "C:" + "\\" * slashes + "Users" + "\\" * slashes + "hmueller"
+        assert "hmueller" not in Redactor(KEY).text(text)
