@@ -257,3 +257,15 @@ def test_paged_misuse_is_an_error(device: torch.device) -> None:
             compact.compact_blocks(keys, keys.clone(), names, rows, torch.tensor(index, device=device), impl="torch")
     compact.compact_blocks(keys, keys.clone(), table, 5, torch.tensor([1, 5], device=device), impl="triton")
     assert keys.isnan()[1, 0, :, 0].tolist() == [False, True, False]
+
+
+def test_on_triton_a_list_that_turns_back_where_a_piece_ends_is_marked(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvmill.kernels.gpu import compact as gpu
+
+    monkeypatch.setattr(gpu, "FORWARD_BYTES", gpu.MIN_SLICE_BYTES)
+    keys = torch.ones(1, 7, 4, device=device)
+    index = torch.tensor([1, 5, 5, 6], device=device)
+    got, _ = compact.compact_kv(keys, keys.clone(), index, in_place=True, impl="triton")
+    assert got.isnan()[0, :, 0].tolist() == [False, False, True, False]

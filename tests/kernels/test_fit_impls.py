@@ -115,3 +115,21 @@ def test_misuse_is_said_in_words() -> None:
         fit.ridge_fit(**problem | {"index": problem["index"].int()})
     with pytest.raises(ValueError, match=r"held must be \(90\)"):
         fit.heldout_fit(**problem, held=torch.ones(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("impl", ["reference", "torch", "triton"])
+def test_rows_held_out_say_which_heads_are_fitted_worse(impl: Any, device: torch.device) -> None:
+    """Few rows, little in common: fitted on all of them, no head would seem worse on the rows held out."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys, values = (torch.randn(3, n, 16, generator=generator, dtype=torch.float64) for n in (24, 40, 40))
+    queries *= 2
+    index = torch.stack([torch.randperm(40, generator=generator)[:14].sort().values for _ in range(3)])
+    held = torch.arange(24) % 4 == 3
+    seen = reference.ridge_fit(queries, keys, values, index, 0.25)
+    errors = [
+        reference.output_error(queries, keys, values, index, 0.25, *fitted, held) for fitted in (seen, (None, None))
+    ]
+    assert bool((errors[0] < 0.9 * errors[1]).all())
+    given = (x.float().to(device) for x in (queries, keys, values))
+    worse = fit.heldout_fit(*given, index.to(device), 0.25, held.to(device), impl=impl)[2]
+    assert worse.tolist() == [True, True, False]

@@ -108,3 +108,12 @@ def test_pieces_fill_the_device_and_are_few(programs: int) -> None:
         assert all(taken(n, steps) > 1.1 * best for n in range(1, count))
     assert blocks.pieces(0, 5, room) == blocks.pieces(3, 0, room) == 1
     assert blocks.pieces(4, 256, room) == 64
+
+
+def test_a_first_block_that_is_hidden_whole_leaves_the_next_ones_as_they_are(device: torch.device) -> None:
+    queries, keys = drawn(1, 5, 64, device=device), drawn(1, 200, 64, seed=1, device=device)
+    bias = torch.zeros(1, 200, device=device)
+    bias[:, :140] = -torch.inf
+    close(gpu.attention_mass(queries, keys, 0.125, bias=bias), truth(queries, keys, 0.125, bias=bias))
+    want = reference.log_totals(queries.double(), keys.double(), 0.125, bias=bias.double())
+    torch.testing.assert_close(gpu.log_totals(queries, keys, 0.125, bias=bias).double(), want, rtol=1e-6, atol=1e-5)

@@ -179,3 +179,22 @@ def test_nothing_to_merge(device: torch.device) -> None:
         assert (values.shape, counts.tolist()) == ((2, 3, 4), [[0, 0, 0]] * 2)
         assert merge.k_means(none, 0, start=labels, batches=labels[:0], impl=impl).shape == (2, 0)
         assert merge.nearest_earlier(none, impl=impl).shape == (2, 0)
+
+
+@pytest.mark.parametrize("impl", ["reference", *IMPLS])
+def test_of_equal_centres_in_different_tiles_the_first_is_nearest(impl: Any, device: torch.device) -> None:
+    """All keys are one: every centre is as near, and only what fills the empty groups goes elsewhere."""
+    keys = torch.ones(1, 140, 16, device=device)
+    start = torch.arange(130, device=device)[None]
+    batches = torch.zeros(0, 1, dtype=torch.long, device=device)
+    labels = merge.k_means(keys, 130, start=start, batches=batches, impl=impl)[0]
+    assert labels.tolist() == [*range(1, 130), *[0] * 11]
+
+
+@pytest.mark.parametrize("impl", ["reference", *IMPLS])
+def test_a_group_of_one_gives_nothing_however_far_its_key(impl: Any, device: torch.device) -> None:
+    """Centres end at 1.5 and 7, and two are never met: the key at 10 is the second farthest, but alone."""
+    keys = torch.tensor([-3.0, 10.0, 4.0, 1.5], device=device).view(1, 4, 1)
+    start = torch.tensor([[0, 1, 1, 1]], device=device)
+    batches = torch.tensor([[2, 1], [3, 3]], device=device)
+    assert merge.k_means(keys, 4, start=start, batches=batches, impl=impl).tolist() == [[2, 1, 3, 0]]
