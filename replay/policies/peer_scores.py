@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool1d, max_pool1d, pad
+from torch.nn.functional import pad
 
 from ...kernels.mass import attention_mass
-from ...kernels.reference import attention_logits, wide
+from ...kernels.reference import attention_logits, pool_scores, wide
 
 NORM_EPSILON = 1e-8
 ROWS_AT_ONCE = 512  # rows of the cosine matrix held at a time
@@ -25,8 +25,7 @@ def snapkv_scores(queries: Tensor, keys: Tensor, scaling: float, kernel: int) ->
     limits = torch.arange(past + 1, count + 1, device=keys.device).repeat(group)
     # The mean over rows and the average pool over keys are both linear: their order does not matter.
     read = attention_mass(queries.flatten(1, 2), keys, scaling, reduction="mean", limits=limits)[..., :past]
-    smooth = avg_pool1d(read, kernel, stride=1, padding=kernel // 2, count_include_pad=True)
-    return _append_window(smooth, window)
+    return _append_window(pool_scores(read, kernel, "mean"), window)
 
 
 def rkv_scores(queries: Tensor, keys: Tensor, scaling: float, kernel: int, mix: float, threshold: float) -> Tensor:
@@ -35,7 +34,7 @@ def rkv_scores(queries: Tensor, keys: Tensor, scaling: float, kernel: int, mix: 
     past = keys.shape[1] - window
     logits = attention_logits(queries.flatten(1, 2), keys[:, :past], scaling)
     read = logits.view(heads, group, window, past).amax(1).softmax(-1).mean(1)
-    attention = max_pool1d(read, kernel, stride=1, padding=kernel // 2)
+    attention = pool_scores(read, kernel, "max")
     redundancy = key_redundancy(keys, threshold)[:, :past]
     return _append_window(mix * attention - (1 - mix) * redundancy, window)
 
