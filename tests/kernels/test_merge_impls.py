@@ -193,8 +193,8 @@ def test_of_equal_centres_in_different_tiles_the_first_is_nearest(impl: Any, dev
 
 @pytest.mark.parametrize("impl", ["reference", *IMPLS])
 def test_a_group_of_one_gives_nothing_however_far_its_key(impl: Any, device: torch.device) -> None:
-    """Centres end at 1.5 and 7, and two are never met: the key at 10 is the second farthest, but alone."""
+    """Centres end at 1.5, 7, −3 and −3, the last one empty: the key at 10 is the farthest from its own, but alone."""
     keys = torch.tensor([-3.0, 10.0, 4.0, 1.5], device=device).view(1, 4, 1)
-    start = torch.tensor([[0, 1, 1, 1]], device=device)
+    start = torch.tensor([[0, 1, 0, 0]], device=device)
     batches = torch.tensor([[2, 1], [3, 3]], device=device)
     assert merge.k_means(keys, 4, start=start, batches=batches, impl=impl).tolist() == [[2, 1, 3, 0]]
