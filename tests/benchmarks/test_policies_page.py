@@ -194,8 +194,8 @@ def test_a_stopped_measurement_goes_on_and_a_finished_one_is_not_repeated(
         replace(t, turns=t.turns[:2], probes=tuple(p for p in t.probes if p.fact_turn < 2))
         for t in (samples.load()[0], samples.load()[40])
     ]
-    monkeypatch.setattr("kvmill.traces.select.samples.load", lambda: cut)
-    monkeypatch.setattr("kvmill.replay.recorded.load", lambda: cut)
+    monkeypatch.setattr("kvmill.traces.select.samples.load", lambda name="samples": cut)
+    monkeypatch.setattr("kvmill.replay.recorded.named", {t.id: t for t in cut}.get)
     model, store = str(save_tiny(tmp_path / "model")), Store.open(tmp_path / "store")
     right, seen = fanout.Cells.quality, []
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -141,3 +142,12 @@ def tokenizer_with() -> Callable[[str], FakeTokenizer]:
 def templates() -> dict[str, str]:
     """The texts of TEMPLATES, to make others from."""
     return TEMPLATES
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No garbage collection while a test takes the time."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

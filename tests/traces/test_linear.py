@@ -18,6 +18,9 @@ from kvmill.traces.places import LocalFile
 from kvmill.traces.reading import Record
 from kvmill.traces.trajectory import Trajectory
 
+# A collection of all that other tests left behind would be timed with the code.
+pytestmark = pytest.mark.usefixtures("uncollected")
+
 EXAMPLES = Path(__file__).parent / "readers" / "examples"
 BYTES, TIMES = 400_000, 4
 

@@ -17,6 +17,9 @@ from kvmill.traces.record import dump
 from kvmill.traces.redact import Redactor
 from kvmill.traces.trajectory import Trajectory
 
+# A collection of all that other tests left behind would be timed with the code.
+pytestmark = pytest.mark.usefixtures("uncollected")
+
 KEY = b"of the tests"
 SIZE = 1_000_000
 # Each is the beginning of what some rule looks for, or a find of it; repeated without end, none may take long.

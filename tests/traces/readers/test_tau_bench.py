@@ -77,5 +77,7 @@ def test_two_hundred_real_runs_keep_every_message_in_order(shared_data: Path) ->
             assert run.label is not None
             assert run.label.value == raw["reward"]
             assert run.family == "airline"
-            assert checks.trajectory_findings(run) == []
+            # Some tasks ask for no action, and some rewards were won without the gold ones (bug 15).
+            found = {finding.code for finding in checks.trajectory_findings(run)}
+            assert found <= {"reward_without_action", "reward_without_gold_action"}
     assert calls > 500
