@@ -238,7 +238,7 @@ def _prefix_text(prefix: dict[str, Any] | None, requests: int) -> list[str]:
             f"prefix and cannot be served; counting them would claim {prefix['rate_by_membership']:.1%}"
         )
     else:
-        lines.append("block hashes are of the whole prefix: none repeats outside a shared one")
+        lines.append("no block hash repeats outside a shared prefix: of the whole prefix, for all this log shows")
     if prefix["full_blocks_only"]:
         lines.append(f"{prefix['full_blocks_only']:,} requests list full blocks only")
     if prefix["block_count_differs"]:

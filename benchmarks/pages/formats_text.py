@@ -81,7 +81,9 @@ Addresses and numbers that are reserved for examples stay. Recorded token ids ar
 Stand-ins are derived by a hash with a key of the store, `redaction.key`, readable by its owner alone: without it a
 guess cannot be confirmed, with it a second ingest finds its duplicates. Ids of runs that hold stand-ins therefore
 differ from store to store, unless the key is copied. It is no anonymisation: names in free prose that no structured
-place gives away, postal addresses, birthdays and whatever has no shape stay.
+place gives away, postal addresses, birthdays and whatever has no shape stay, and so do words as passwords
+(`"password": "correcthorse"`), passwords in arguments of programs (`curl -u`, `mysql -p`), session cookies, addresses
+at domains with accents, and file names in the reject file.
 
 In 100 tau-bench airline runs the names of customers and the user names made of them were replaced, and one address at a
 real mail provider; no date, flight, reservation, order number or price. In the SWE-agent runs nothing but four mentions
