@@ -81,6 +81,7 @@ def test_what_is_no_number_is_not_hidden(impl: str, device: torch.device) -> Non
     assert mass.log_totals(queries.to(device), keys.to(device), 0.3, impl=impl)[0].isnan().all()  # type: ignore[arg-type]
     said = decode.decode_attention(*(x.to(device) for x in (queries, keys, values)), 0.3, impl=impl)  # type: ignore[arg-type]
     assert said[0][0].isnan().all()
+    assert said[1][0].isnan().all()
     assert not said[0][1].isnan().any()
     for reduction in ("rms", "mean", "sum"):
         read = mass.attention_mass(queries.to(device), keys.to(device), 0.3, reduction=reduction, impl=impl)  # type: ignore[arg-type]
