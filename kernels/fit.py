@@ -19,7 +19,7 @@ from .checks import flags, indices, real, shaped, spreads, together
 from .compact import compact_kv
 from .dispatch import Impl, choose
 from .reference import attention_logits, output_error, wide
-from .reference_fit import FLOAT32_RIDGE, NOTHING, positive
+from .reference_fit import FLOAT32_RIDGE, NOTHING, positive, solve
 
 __all__ = ["heldout_fit", "output_error", "ridge_fit"]
 
@@ -173,7 +173,7 @@ class _Problem:
         gram, right = sum(gram for gram, _ in parts), sum(right for _, right in parts)
         assert isinstance(gram, Tensor)
         assert isinstance(right, Tensor)
-        change = _solve(gram, right, ridge).to(self.top.dtype).squeeze(2)
+        change = solve(gram, right, ridge).to(self.top.dtype).squeeze(2)
         return (1 + change).clamp(math.exp(-beta_limit), math.exp(beta_limit)).log()
 
     def values_under(self, bias: Tensor, part: slice, ridge: float) -> Tensor:
@@ -185,7 +185,7 @@ class _Problem:
         if bool(faint.any()):
             # Their squares would vanish: once more, in units of the largest entry.
             sums, _ = self._value_sums(bias, part, ridge, torch.where(faint, 1 / largest, 1.0))
-        change = torch.where((largest > NOTHING)[:, None, None], _solve(sums.gram, sums.right, ridge), 0.0)
+        change = torch.where((largest > NOTHING)[:, None, None], solve(sums.gram, sums.right, ridge), 0.0)
         return (old + change.to(old)).to(self.dtype)
 
     def _value_sums(self, bias: Tensor, part: slice, ridge: float, scale: Tensor) -> tuple[_Sums, Tensor]:
@@ -238,14 +238,6 @@ class _Sums:
         turned = matrix.to(self.gram).transpose(1, 2)
         self.gram.baddbmm_(turned, matrix.to(self.gram))
         self.right.baddbmm_(turned, residual.to(self.gram))
-
-
-def _solve(gram: Tensor, right: Tensor, ridge: float) -> Tensor:
-    """(G + λσ²I)⁻¹b per head, σ² the largest eigenvalue of G; 0 where G is 0."""
-    top = torch.linalg.eigvalsh(gram)[:, -1]
-    ridged = gram.clone()
-    ridged.diagonal(dim1=1, dim2=2).add_(torch.where(top > 0, ridge * top, 1.0)[:, None])
-    return torch.cholesky_solve(right, torch.linalg.cholesky(ridged))
 
 
 def _relative(weights: Tensor) -> Tensor:

@@ -241,12 +241,17 @@ def _pulled_back(matrix: Tensor, residual: Tensor, ridge: float) -> Tensor:
     a, r = matrix * scale, residual * scale
     few_rows = a.shape[1] < a.shape[2]
     gram = a @ a.transpose(1, 2) if few_rows else a.transpose(1, 2) @ a
-    top = torch.linalg.eigvalsh(gram)[:, -1]
-    gram.diagonal(dim1=1, dim2=2).add_(torch.where(top > 0, ridge * top, 1.0)[:, None])
-    factor = torch.linalg.cholesky(gram)
     if few_rows:
-        return (a.transpose(1, 2) @ torch.cholesky_solve(r, factor)).to(dtype)
-    return torch.cholesky_solve(a.transpose(1, 2) @ r, factor).to(dtype)
+        return (a.transpose(1, 2) @ solve(gram, r, ridge)).to(dtype)
+    return solve(gram, a.transpose(1, 2) @ r, ridge).to(dtype)
+
+
+def solve(gram: Tensor, right: Tensor, ridge: float) -> Tensor:
+    """(G + λσ²I)⁻¹b per head, (H, m, m) and (H, m, k) → (H, m, k), σ² the largest eigenvalue of G; 0 where G is 0."""
+    top = torch.linalg.eigvalsh(gram)[:, -1]
+    ridged = gram.clone()
+    ridged.diagonal(dim1=1, dim2=2).add_(torch.where(top > 0, ridge * top, 1.0)[:, None])
+    return torch.cholesky_solve(right, torch.linalg.cholesky(ridged))
 
 
 def positive(ridge: float) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import reference
 from ..reference import compact_kv, merge_partials, wide
-from ..reference_fit import FLOAT32_RIDGE, NOTHING, positive
+from ..reference_fit import FLOAT32_RIDGE, NOTHING, positive, solve
 from .attend import attend
 from .normal import normal_sums
 from .totals import log_totals
@@ -189,9 +189,7 @@ class _Problem:
         gains = weights * torch.where(largest > NOTHING, 1 / largest, 0.0)
         gram = normal_sums(self.queries, self.keys, self.scaling, bias, shift, gains, None)
         right = normal_sums(self.queries, self.keys, self.scaling, bias, shift, gains, residual)
-        strongest = torch.linalg.eigvalsh(gram)[:, -1]
-        gram.diagonal(dim1=1, dim2=2).add_(torch.where(strongest > 0, ridge * strongest, 1.0)[:, None])
-        return torch.cholesky_solve(right, torch.linalg.cholesky(gram))
+        return solve(gram, right, ridge)
 
 
 def _elsewhere(queries: Tensor, index: Tensor, ridge: float) -> bool:
