@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from pathlib import Path
 
 KEY_FILE = "redaction.key"
@@ -18,13 +19,14 @@ def redaction_key(folder: Path) -> bytes:
     path = folder / KEY_FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{KEY_FILE}.{os.getpid()}")
+        handle, name = tempfile.mkstemp(prefix=f".{KEY_FILE}.", dir=folder)  # 0o600, and a name of this thread alone
+        fresh = Path(name)
         try:
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with os.fdopen(handle, "wb") as file:
                 file.write(secrets.token_hex(32).encode())
             os.link(fresh, path)  # whoever comes first decides, and nobody reads half a key
         except FileExistsError:
             pass
         finally:
-            fresh.unlink(missing_ok=True)
+            fresh.unlink()
     return path.read_bytes().strip()
