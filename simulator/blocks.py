@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
-from .cost import BLOCK_TOKENS
+from .deployment import BLOCK_TOKENS
 
 
 class Holder(Protocol):

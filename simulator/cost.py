@@ -1,4 +1,4 @@
-"""`Deployment` and `CostModel`: memory left for the cache, and the seconds of a step, of a compaction, of a prefill.
+"""`CostModel`: the seconds of a step, of a compaction, of a prefill.
 
 A step = dense work + attention + all-reduce + host time, each on its own roofline (operations against peak, bytes
 against bandwidth, times the measured efficiency). The host term, 0.33 ms per step and 28 µs per sequence, is what
@@ -7,102 +7,15 @@ a pure roofline lacks; it was fitted on half of 177 closed-loop H100 points and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ..errors import UserError
 from ..replay.policies.base import Work
-from .geometry import DTYPE_BYTES, Geometry
-from .hardware import Gpu
+from .deployment import Deployment
 
-GIB = 2.0**30
-BLOCK_TOKENS = 16
-ACTIVATION_GIB = 5.0  # peak at a budget of 8,192 tokens: 4.8-5.6 in vLLM's own reports, whatever the model's size
-NON_TORCH_GIB = {1: 0.13}  # else 0.55
 HOST_STEP_S = 0.33e-3
 HOST_SEQUENCE_S = 28e-6
 MATMULS_PER_LAYER = 5
 HELD_OUT_ERROR = 0.081  # time per output token, the other half of those points: assumed until validate measures it
-TP_SIZES = (1, 2, 4, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """How one replica is run. `max_model_tokens` is where a session ends (None: the model's window)."""
-
-    geometry: Geometry
-    gpu: Gpu
-    tp: int = 1
-    dtype: str = "bf16"
-    kv_dtype: str = "bf16"
-    utilisation: float = 0.9
-    token_budget: int = 8192
-    max_sequences: int = 256
-    watermark: float = 0.0  # share of blocks kept free at admission; vLLM v1 keeps none, and 1 % fits its runs worse
-    activation_gib: float = ACTIVATION_GIB
-
-    def __post_init__(self) -> None:
-        for what, dtype in (("--dtype", self.dtype), ("--kv-dtype", self.kv_dtype)):
-            if dtype not in DTYPE_BYTES:
-                raise UserError(f"{what} {dtype!r}: one of {', '.join(DTYPE_BYTES)}")
-        if self.dtype not in self.gpu.matmul:
-            raise UserError(f"--dtype {self.dtype}: {self.gpu.name} has no {self.dtype} matrix units; use bf16")
-        if self.tp not in TP_SIZES:
-            raise UserError(f"--tp {self.tp}: one of {', '.join(map(str, TP_SIZES))}, or auto")
-        if not 0.1 <= self.utilisation <= 1.0:
-            raise UserError(f"--utilisation {self.utilisation}: a share between 0.1 and 1")
-
-    def row_bytes(self) -> float:
-        """Bytes of one token's K and V on each GPU; KV heads beyond the tensor-parallel size are split."""
-        return self.geometry.row_bytes(self.kv_dtype) / min(self.tp, self.geometry.kv_heads)
-
-    def state_bytes(self) -> float:
-        """Constant state of a session on each GPU."""
-        return self.geometry.state_bytes / self.tp
-
-    def weights_gib(self) -> float:
-        """Weights on each GPU."""
-        return self.geometry.weight_bytes(self.dtype) / self.tp / GIB
-
-    def cache_gib(self) -> float:
-        """usable · utilisation − weights − activation peak − non-torch, per GPU; negative when it does not fit."""
-        non_torch = NON_TORCH_GIB.get(self.tp, 0.55)
-        return self.gpu.usable_gib * self.utilisation - self.weights_gib() - self.activation_gib - non_torch
-
-    def blocks(self) -> int:
-        """Blocks of 16 tokens in one replica's pool."""
-        return max(0, int(self.cache_gib() * GIB // (BLOCK_TOKENS * self.row_bytes())))
-
-    def tokens(self) -> int:
-        """Tokens that the pool holds."""
-        return self.blocks() * BLOCK_TOKENS
-
-    def rows_of(self, held_bytes: float) -> int:
-        """`held_bytes` of a session beside K and V, in rows of the pool (over all GPUs of the replica)."""
-        return -int(-held_bytes // self.geometry.row_bytes(self.kv_dtype))
-
-    def state_blocks(self) -> int:
-        """Blocks that the constant state of a session takes."""
-        return -int(-self.state_bytes() // (BLOCK_TOKENS * self.row_bytes()))
-
-
-def fit_tp(deployment: Deployment, longest_rows: int, only: int | None = None) -> Deployment:
-    """The smallest tensor-parallel size whose pool holds one session of `longest_rows`; else the largest that loads.
-
-    `only` looks at one size. UserError when the weights fit on no size.
-    """
-    sizes = TP_SIZES if only is None else (only,)
-    tried = [replace(deployment, tp=tp) for tp in sizes]
-    for candidate in tried:
-        if candidate.blocks() - candidate.state_blocks() > longest_rows // BLOCK_TOKENS + 1:
-            return candidate
-    loads = [candidate for candidate in tried if candidate.blocks() > candidate.state_blocks()]
-    if not loads:
-        need = deployment.geometry.weight_bytes(deployment.dtype) / GIB
-        raise UserError(
-            f"{deployment.geometry.name} ({need:.0f} GiB of weights) does not fit on {sizes[-1]} × "
-            f"{deployment.gpu.name} at utilisation {deployment.utilisation}; use a larger GPU, more of them, or fp8"
-        )
-    return loads[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ import numpy as np
 import simpy
 
 from ..errors import UserError
-from .cost import CostModel, Deployment
+from .cost import CostModel
+from .deployment import Deployment
 from .live import Live
 from .meter import SUMS
 from .positions import Positions

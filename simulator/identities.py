@@ -11,7 +11,8 @@ import numpy as np
 import simpy
 
 from ..replay.policies.registry import parse_policy
-from .cost import CostModel, Deployment
+from .cost import CostModel
+from .deployment import Deployment
 from .fleet import Fleet
 from .hardware import find_gpu
 from .laws import Law, geometric

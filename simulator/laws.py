@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from .cost import CostModel, Deployment
+from .cost import CostModel
+from .deployment import Deployment
 from .fleet import Fleet
 from .hardware import find_gpu
 from .models import find_geometry

@@ -15,7 +15,7 @@ import numpy as np
 from ..replay.policies.registry import parse_policies
 from ..replay.profile import PolicyProfile
 from .bench import Bench, Variant
-from .cost import Deployment, fit_tp
+from .deployment import Deployment, fit_tp
 from .geometry import Geometry
 from .hardware import Gpu
 from .outcome import SimResult

@@ -17,7 +17,8 @@ from typing import Any
 import simpy
 
 from .blocks import BlockPool
-from .cost import BLOCK_TOKENS, CostModel, Deployment
+from .cost import CostModel
+from .deployment import BLOCK_TOKENS, Deployment
 from .live import Live
 from .meter import Meter
 

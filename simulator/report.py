@@ -7,7 +7,8 @@ from typing import Any
 
 from ..replay.profile import PolicyProfile
 from ..replay.scored import name_of
-from .cost import HELD_OUT_ERROR, HOST_SEQUENCE_S, HOST_STEP_S, Deployment
+from .cost import HELD_OUT_ERROR, HOST_SEQUENCE_S, HOST_STEP_S
+from .deployment import Deployment
 from .geometry import Geometry
 from .outcome import SimResult
 from .run import Scenario

@@ -10,7 +10,8 @@ from typing import Any
 from ..errors import UserError
 from ..replay.policies.base import Policy
 from ..replay.policies.registry import parse_policy
-from .cost import CostModel, Deployment
+from .cost import CostModel
+from .deployment import Deployment
 from .fleet import Fleet
 from .outcome import SimResult, summarise
 from .positions import Positions
@@ -28,6 +29,7 @@ class Scenario:
     """A workload under one policy on one kind of replica. Picklable; session plans are made when first needed.
 
     `keep_measured` is the mean share of tokens that replay saw kept, for policies whose footprint is only a bound.
+    `without` names effects of compaction (`EFFECTS`) that are switched off, to say what each is worth.
     """
 
     workload: Workload
@@ -40,6 +42,8 @@ class Scenario:
     turns: int = TURNS
     law: CostModel | None = None  # instead of the deployment's roofline: for closed forms
     twin: Scenario | None = None  # the same but for the slowdown: its plans are reused
+    without: frozenset[str] = frozenset()
+    router: str = "affinity"
 
     @cached_property
     def cost(self) -> CostModel:
@@ -49,7 +53,8 @@ class Scenario:
     @cached_property
     def load(self) -> Workload:
         """The workload with the policy's extra turns."""
-        return self.workload.grown(self.extra_turns, self.deployment.geometry.max_positions)
+        extra = 0.0 if "turns" in self.without else self.extra_turns
+        return self.workload.grown(extra, self.deployment.geometry.max_positions)
 
     @cached_property
     def positions(self) -> Positions:
@@ -73,7 +78,7 @@ class Scenario:
         if index not in plans and self.twin is not None:
             plans[index] = self.twin.plan_of(index).slowed(self.slowdown / self.twin.slowdown)
         elif index not in plans:
-            plan = compile_session(self.load.sessions[index], self._rule, self.deployment, self.cost)
+            plan = compile_session(self.load.sessions[index], self._rule, self.deployment, self.cost, self.without)
             assert plan is not None, "positions.usable lists only sessions that fit"
             plans[index] = plan
         return plans[index]

@@ -15,13 +15,20 @@ from typing import Any, NamedTuple
 
 from ..replay.policies.base import Policy, SegmentSize, TurnFootprint, TurnSizes, split_turns
 from .blocks import blocks_for
-from .cost import BLOCK_TOKENS, CostModel, Deployment
+from .cost import CostModel
+from .deployment import BLOCK_TOKENS, Deployment
+
+
+# What compaction does to a fleet: rows it does not hold, caches that cannot be found again or rebuilt as they were,
+# seconds it takes, turns that agents take more.
+EFFECTS = ("held", "prefix", "seconds", "turns")
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """One session of a workload: segment lengths and the wait after each turn. `shared` tokens of P are everybody's.
+    """One session of a workload: segment lengths and the wait after each turn.
 
+    The first `shared` tokens of P are the same in every session of `group`.
     `start_s` is the recorded start in an open workload. The first request is turn `begin`: what comes before it is
     history that the session starts with.
     """
@@ -31,6 +38,7 @@ class SessionSpec:
     shared: int = 0
     start_s: float | None = None
     begin: int = 0
+    group: int = 0
 
     def scaled(self, factor: float) -> SessionSpec:
         """With all segments but the prefix `factor` times as long, a token at least."""
@@ -99,8 +107,10 @@ def turns_in_window(turns: Sequence[TurnSizes], window: int) -> int:
     return len(turns)
 
 
-def compile_session(spec: SessionSpec, policy: Policy, deployment: Deployment, cost: CostModel) -> SessionPlan | None:
-    """The session under `policy`; None when not even its first turn fits the model's window."""
+def compile_session(
+    spec: SessionSpec, policy: Policy, deployment: Deployment, cost: CostModel, without: frozenset[str] = frozenset()
+) -> SessionPlan | None:
+    """The session under `policy`, less the effects in `without`; None when not even its first turn fits the window."""
     turns = split_turns(spec.segments)
     count = turns_in_window(turns, deployment.geometry.max_positions)
     if count <= spec.begin:

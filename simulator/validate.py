@@ -95,7 +95,7 @@ def interval_checks(requests: int) -> Iterable[Check]:
 
 def memory_checks() -> Iterable[Check]:
     """GiB left for the cache on an H100, against vLLM's own reports: with its activation peak, and with ours."""
-    from .cost import Deployment
+    from .deployment import Deployment
     from .hardware import find_gpu
     from .models import find_geometry
 

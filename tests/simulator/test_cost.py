@@ -3,7 +3,8 @@ from worlds import deployment
 
 from kvmill.errors import UserError
 from kvmill.replay.policies.base import Work
-from kvmill.simulator.cost import CostModel, Deployment, fit_tp
+from kvmill.simulator.cost import CostModel
+from kvmill.simulator.deployment import Deployment, fit_tp
 from kvmill.simulator.hardware import GPUS, find_gpu
 from kvmill.simulator.models import find_geometry
 

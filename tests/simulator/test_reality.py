@@ -11,7 +11,8 @@ import simpy
 
 from kvmill.replay.policies.registry import parse_policy
 from kvmill.simulator.blocks import BlockPool
-from kvmill.simulator.cost import CostModel, Deployment
+from kvmill.simulator.cost import CostModel
+from kvmill.simulator.deployment import Deployment
 from kvmill.simulator.hardware import Gpu
 from kvmill.simulator.live import Live
 from kvmill.simulator.models import find_geometry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvmill.simulator.cost import Deployment
+from kvmill.simulator.deployment import Deployment
 from kvmill.simulator.hardware import find_gpu
 from kvmill.simulator.models import find_geometry
 from kvmill.simulator.run import Scenario
