@@ -1,43 +1,57 @@
-"""`CostModel`: the seconds of a step, of a compaction, of a prefill.
+"""`CostModel`: the seconds of a step, of a compaction, of a prefill, of a copy over the host link.
 
 A step = dense work + attention + all-reduce + host time, each on its own roofline (operations against peak, bytes
-against bandwidth, times the measured efficiency). The host term, 0.33 ms per step and 28 µs per sequence, is what
-a pure roofline lacks; it was fitted on half of 177 closed-loop H100 points and is *assumed* elsewhere.
+against bandwidth, times the measured efficiency). The host term, per step and per sequence, is what a pure roofline
+lacks. A step of n tokens reads the experts that it is expected to touch: experts · (1 − (1 − active/experts)ⁿ).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
 
 from ..replay.policies.base import Work
 from .deployment import Deployment
+from .gpu import ERROR_SOURCE, HELD_OUT_ERROR, HOST_SEQUENCE_S, HOST_STEP_S, Points
 
-HOST_STEP_S = 0.33e-3
-HOST_SEQUENCE_S = 28e-6
+__all__ = ["HELD_OUT_ERROR", "HOST_SEQUENCE_S", "HOST_STEP_S", "CostModel", "reduce_pieces"]
+
 MATMULS_PER_LAYER = 5
-HELD_OUT_ERROR = 0.081  # time per output token, the other half of those points: assumed until validate measures it
+REDUCES_PER_LAYER = 2
+FREE: tuple[tuple[float, float, float], ...] = ((0.0, 0.0, 0.0),)
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Seconds of everything a replica does. All terms are linear, so stretches of equal steps have closed sums."""
+    """Seconds of everything a replica does. All terms are linear, so stretches of equal steps have closed sums.
 
-    weights_s: float
-    token_s: float
-    head_s: float
-    dense_floor_s: float
-    pair_s: float
-    local_s: float
-    row_s: float
-    state_s: float
-    attention_floor_s: float
-    reduce_s: float
-    reduce_token_s: float
-    host_s: float
-    host_sequence_s: float
-    work_flop_s: float
-    work_byte_s: float
-    work_floor_s: float
+    Names in `_s` are seconds. `reduce_s` are pieces (from so many tokens, seconds there, seconds per token more).
+    `expert_miss` is the chance that a token leaves an expert alone. `error` is the relative error of a step's seconds
+    on rows that nothing was fitted on, `error_source` where it is from.
+    """
+
+    weights_s: float = 0.0
+    experts_s: float = 0.0
+    expert_miss: float = 0.0
+    token_s: float = 0.0
+    head_s: float = 0.0
+    dense_floor_s: float = 0.0
+    pair_s: float = 0.0
+    local_s: float = 0.0
+    row_s: float = 0.0
+    state_s: float = 0.0
+    attention_floor_s: float = 0.0
+    reduce_s: tuple[tuple[float, float, float], ...] = FREE
+    host_s: float = 0.0
+    host_sequence_s: float = 0.0
+    work_flop_s: float = 0.0
+    work_byte_s: float = 0.0
+    work_floor_s: float = 0.0
+    reload_byte_s: float = 0.0
+    error: float = HELD_OUT_ERROR
+    error_source: str = ERROR_SOURCE
 
     @classmethod
     def of(cls, deployment: Deployment) -> CostModel:
@@ -48,30 +62,39 @@ class CostModel:
         attention_rate = gpu.flops["bf16"] * gpu.prefill_attention * tp
         stream = gpu.bandwidth * gpu.streaming[deployment.dtype] * tp
         read = gpu.bandwidth * gpu.decode_attention
-        latency, per_byte = gpu.all_reduce(tp)
         borrowed = shape.reading_layers / shape.full_layers
+        pair_s = shape.pair_flops() / attention_rate
         return cls(
             weights_s=shape.streamed_bytes(deployment.dtype) / stream,
             token_s=2.0 * shape.body_parameters / dense_rate,
             head_s=2.0 * shape.head_parameters / head_rate,
             dense_floor_s=MATMULS_PER_LAYER * shape.layers * gpu.matmul_floor_s,
-            pair_s=shape.pair_flops() / attention_rate,
+            pair_s=pair_s,
             local_s=shape.local_flops / attention_rate,
-            row_s=deployment.row_bytes() * borrowed / read,
+            # One latent row read by many query heads (MLA) takes more operations than bytes.
+            row_s=max(deployment.row_bytes() * borrowed / read, pair_s),
             state_s=shape.state_traffic_bytes / tp / read,
             attention_floor_s=shape.reading_layers * gpu.attention_floor_s,
-            reduce_s=2 * shape.layers * latency,
-            reduce_token_s=2 * shape.layers * per_byte * shape.hidden * 2.0,
-            host_s=HOST_STEP_S,
-            host_sequence_s=HOST_SEQUENCE_S,
+            reduce_s=reduce_pieces(gpu.all_reduce(tp), shape.hidden * 2.0, REDUCES_PER_LAYER * shape.layers),
+            host_s=gpu.host_step_s,
+            host_sequence_s=gpu.host_sequence_s,
             work_flop_s=1.0 / head_rate,
             work_byte_s=1.0 / (read * tp),
             work_floor_s=shape.full_layers * gpu.attention_floor_s,
+            reload_byte_s=1.0 / (gpu.link_bandwidth * tp),
+            error=gpu.step_error,
+            error_source=gpu.error_source,
         )
 
     def scaled(self, factor: float) -> CostModel:
         """Every second multiplied by `factor`: a machine slower or faster than the model says."""
-        return CostModel(*(getattr(self, name) * factor for name in self.__slots__))
+        changed: dict[str, Any] = {
+            field.name: getattr(self, field.name) * factor
+            for field in fields(self)
+            if field.name.endswith("_s") and field.name != "reduce_s"
+        }
+        pieces = tuple((start, at * factor, more * factor) for start, at, more in self.reduce_s)
+        return replace(self, reduce_s=pieces, **changed)
 
     def compaction_s(self, work: Work) -> float:
         """One compaction on the target's roofline (*estimated*), one kernel floor per layer included; 0 for none."""
@@ -79,11 +102,28 @@ class CostModel:
             return 0.0
         return max(work.flops * self.work_flop_s, work.bytes * self.work_byte_s) + self.work_floor_s
 
+    def reload_s(self, held_bytes: float) -> float:
+        """Copying `held_bytes` of a session (over all GPUs of the replica) from the host, or to it (*assumed* rate)."""
+        return held_bytes * self.reload_byte_s
+
+    def streaming_s(self, tokens: float) -> float:
+        """Reading the weights that a step of `tokens` tokens touches."""
+        if not self.experts_s:
+            return self.weights_s
+        return self.weights_s + self.experts_s * (1.0 - self.expert_miss**tokens)
+
+    def all_reduce_s(self, tokens: float) -> float:
+        """The all-reduces of one step of `tokens` tokens: measured sizes, straight lines between them."""
+        pieces = self.reduce_s
+        if len(pieces) == 1:
+            return pieces[0][1]
+        start, at, more = pieces[bisect_right(pieces, tokens, key=_start) - 1]
+        return at + more * (tokens - start)
+
     def fixed_s(self, decodes: int) -> float:
         """What every step of a pure decode stretch costs whatever the contexts: dense, all-reduce, host."""
-        dense = decodes * (self.token_s + self.head_s)
-        dense = max(dense, self.weights_s, self.dense_floor_s)
-        return dense + self.reduce_s + self.reduce_token_s * decodes + self.host_s + self.host_sequence_s * decodes
+        dense = max(decodes * (self.token_s + self.head_s), self.streaming_s(decodes), self.dense_floor_s)
+        return dense + self.all_reduce_s(decodes) + self.host_s + self.host_sequence_s * decodes
 
     def decode_attention_s(self, decodes: int, rows: float) -> float:
         """Reading `rows` of K and V and the constant state of `decodes` sequences."""
@@ -95,10 +135,11 @@ class CostModel:
         `pairs` sums, over chunk tokens, the rows each can see; `ending` chunks sample their first token.
         """
         fed = decodes + tokens
-        dense = max(fed * self.token_s + (decodes + ending) * self.head_s, self.weights_s, self.dense_floor_s)
+        operations = fed * self.token_s + (decodes + ending) * self.head_s
+        dense = max(operations, self.streaming_s(fed), self.dense_floor_s)
         attention = self.decode_attention_s(decodes, rows) + pairs * self.pair_s + tokens * self.local_s
         host = self.host_s + self.host_sequence_s * (decodes + prefills)
-        return dense + attention + self.reduce_s + self.reduce_token_s * fed + host
+        return dense + attention + self.all_reduce_s(fed) + host
 
     def steps_on_floor(self, decodes: int, rows: float) -> int:
         """Decode steps until the attention term leaves its floor (1 at least); very many once it has left."""
@@ -118,3 +159,21 @@ class CostModel:
             return steps * (self.fixed_s(decodes) + self.attention_floor_s)
         read = steps * rows + decodes * steps * (steps - 1) / 2.0
         return steps * (self.fixed_s(decodes) + decodes * self.state_s) + read * self.row_s
+
+
+def _start(piece: tuple[float, float, float]) -> float:
+    return piece[0]
+
+
+def reduce_pieces(points: Points, token_bytes: float, calls: int) -> tuple[tuple[float, float, float], ...]:
+    """Points (message bytes, seconds) as pieces over tokens, for `calls` all-reduces in a step.
+
+    Smaller messages than the first point cost the same; beyond the last one its line goes on.
+    """
+    if not points:
+        return FREE
+    pieces = [(0.0, calls * points[0][1], 0.0)]
+    for (size, seconds), (larger, longer) in pairwise(points):
+        slope = (longer - seconds) / (larger - size)
+        pieces.append((size / token_bytes, calls * seconds, calls * slope * token_bytes))
+    return tuple(pieces)

@@ -1,0 +1,79 @@
+"""`Gpu`: what one accelerator holds, computes and moves, as measured, and what an hour of it costs.
+
+Peaks are dense data-sheet figures; efficiencies are the share of a peak that an operation was seen to reach. Every
+figure says where it is from: a `*_source` that holds the word *assumed* or *estimated* was not measured on this part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..errors import UserError
+
+PRICE_SOURCE = "CoreWeave on demand, February 2026"
+TABLES = "measured: medians over operator tables under vLLM 0.24.0"
+PCIE_SHARE = 0.8  # of the link's data-sheet rate that large copies reach
+PCIE_5, PCIE_4 = 63.0e9 * PCIE_SHARE, 31.5e9 * PCIE_SHARE
+HOST_STEP_S = 0.33e-3
+HOST_SEQUENCE_S = 28e-6
+HOST_SOURCE = "assumed: fitted on half of 177 closed-loop H100 points of another engine"
+HELD_OUT_ERROR = 0.081  # time per output token, on the other half of those points
+ERROR_SOURCE = "assumed: held-out time per output token of another calibration"
+
+Points = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `usable_gib` is what an engine sees, not the label; rates per second; times in seconds.
+
+    `matmul` and `streaming` map a dtype to the achieved share of dense peak FLOPs and of memory bandwidth.
+    `all_reduce_s` maps a tensor-parallel size to points (message bytes, seconds), ascending. `link_bandwidth` is the
+    link to the host, one direction. `host_step_s` and `host_sequence_s` are what the engine's host adds to a step.
+    `step_error` is the relative error of a step's seconds on rows that nothing was fitted on.
+    """
+
+    name: str
+    usable_gib: float
+    bandwidth: float
+    flops: Mapping[str, float]
+    matmul: Mapping[str, float]
+    streaming: Mapping[str, float]
+    decode_attention: float
+    prefill_attention: float
+    attention_floor_s: float
+    matmul_floor_s: float
+    all_reduce_s: Mapping[int, Points]
+    price_per_hour: float | None
+    price_source: str = PRICE_SOURCE
+    usable_source: str = "measured: device total as an engine reports it"
+    link_bandwidth: float = PCIE_5
+    link_source: str = "assumed: 80 % of PCIe 5 × 16"
+    efficiency_source: str = TABLES
+    all_reduce_source: str = "measured: vLLM's custom all-reduce in a graph"
+    host_step_s: float = HOST_STEP_S
+    host_sequence_s: float = HOST_SEQUENCE_S
+    host_source: str = HOST_SOURCE
+    step_error: float = HELD_OUT_ERROR
+    error_source: str = ERROR_SOURCE
+
+    def all_reduce(self, tp: int) -> Points:
+        """Measured points (message bytes, seconds) of an all-reduce over `tp` GPUs; none for one GPU.
+
+        UserError where nothing was measured at that size.
+        """
+        if tp == 1:
+            return ()
+        if tp not in self.all_reduce_s:
+            known = ", ".join(map(str, sorted(self.all_reduce_s))) or "none"
+            raise UserError(f"{self.name} has no all-reduce times for --tp {tp} (known: {known}); give all_reduce_us")
+        return self.all_reduce_s[tp]
+
+    def priced(self, price_per_hour: float | None) -> Gpu:
+        """With the user's own price."""
+        if price_per_hour is None:
+            return self
+        if not 0 < price_per_hour < float("inf"):
+            raise UserError(f"--price {price_per_hour}: USD per GPU-hour must be above 0, and finite")
+        return replace(self, price_per_hour=price_per_hour, price_source="--price")
