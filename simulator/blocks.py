@@ -1,21 +1,31 @@
 """`BlockPool`: the cache of one replica as counts of blocks, never as block tables.
 
-Every block is free, or held by a running session, or kept for an idle one (least recently used first to go),
-or part of a shared prefix, which is counted once however many sessions read it.
+Every block is free, or held by a running session, or kept for an idle one, or part of a prefix that a group of sessions
+shares, which is counted once however many read it. When blocks are asked for and none is free, a shared prefix that
+nobody reads goes first, then idle sessions, least recently used first and each from its tail, as a paged engine with a
+prefix cache frees them; a session whose rest would be of no use goes whole.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from .deployment import BLOCK_TOKENS
 
 
 class Holder(Protocol):
-    """What the pool needs to know of a session: how many blocks it holds itself."""
+    """What the pool needs to know of a session: the blocks it holds itself, and its plan's `shared` and `group`."""
 
     blocks: int
+    parked: int
+    plan: Any
+
+    @property
+    def divisible(self) -> bool:
+        """Whether what is left of it after an eviction is of use."""
+        ...
 
 
 def blocks_for(rows: int) -> int:
@@ -24,35 +34,48 @@ def blocks_for(rows: int) -> int:
 
 
 class BlockPool:
-    """Counts of blocks. Mutates; `check` says whether they still add up to `total`."""
+    """Counts of blocks. Mutates; `check` says whether they still add up to `total`.
 
-    def __init__(self, total: int) -> None:
+    `saved(holder, blocks)` is told what an idle session is about to lose.
+    """
+
+    def __init__(self, total: int, saved: Callable[[Any, int], None] | None = None) -> None:
         self.total = total
         self.free = total
         self.active = 0
         self.idle: OrderedDict[Holder, None] = OrderedDict()
         self.idle_blocks = 0
-        self.shared: dict[int, int] = {}
-        self.evictions = 0
+        self.shared: dict[int, int] = {}  # group → blocks
+        self.readers: dict[int, list[int]] = {}  # group → [running sessions, idle sessions]
+        self.unread: dict[int, None] = {}  # shared groups without readers, in the order they lost the last
+        self.loose = 0  # shared blocks that no running session reads
+        self.saved = saved
+        self.evictions = 0  # sessions that lost something
 
     @property
     def available(self) -> int:
-        """Free blocks, and those that evicting every idle session would free."""
-        return self.free + self.idle_blocks
+        """Free blocks, and those that evicting every idle session and every prefix of no running one would free."""
+        return self.free + self.idle_blocks + self.loose
+
+    def room(self, group: int) -> int:
+        """`available` to a session that reads the prefix of `group`, which therefore stays."""
+        own = self.readers.get(group)
+        kept = self.shared.get(group, 0) if own is None or not own[0] else 0
+        return self.free + self.idle_blocks + self.loose - kept
 
     def take(self, count: int) -> None:
-        """Give `count` blocks to a running session, evicting idle sessions while none are free.
+        """Give `count` blocks to a running session, evicting while none are free.
 
         ValueError when they are not available: callers look first.
         """
         while self.free < count:
-            if not self.idle:
+            if self.unread:
+                self._forget(next(iter(self.unread)))
+            elif self.idle:
+                victim = next(iter(self.idle))
+                self.evict(victim, min(victim.blocks, count - self.free) if victim.divisible else victim.blocks)
+            else:
                 raise ValueError(f"{count} blocks asked of a pool with {self.free} left")
-            victim, _ = self.idle.popitem(last=False)
-            self.idle_blocks -= victim.blocks
-            self.free += victim.blocks
-            victim.blocks = 0
-            self.evictions += 1
         self.free -= count
         self.active += count
 
@@ -61,20 +84,47 @@ class BlockPool:
         self.active -= count
         self.free += count
 
+    def evict(self, victim: Holder, count: int) -> None:
+        """Free the last `count` blocks of an idle session; it is idle no more once it holds none."""
+        if self.saved is not None and count:
+            self.saved(victim, count)
+        self.evictions += victim.blocks == victim.parked
+        if count == victim.blocks:
+            del self.idle[victim]
+            self._quit(victim, 1)
+        victim.blocks -= count
+        self.idle_blocks -= count
+        self.free += count
+
+    # -- sessions between idle and running -----------------------------------------------------------------
+
+    def enter(self, holder: Holder) -> None:
+        """A session runs: the prefix of its group stays."""
+        self._join(holder, 0)
+
+    def leave(self, holder: Holder) -> None:
+        """A session runs no more."""
+        self._quit(holder, 0)
+
     def park(self, holder: Holder) -> None:
         """A session goes idle with its blocks, as the most recently used."""
+        holder.parked = holder.blocks
         self.active -= holder.blocks
         self.idle_blocks += holder.blocks
         self.idle[holder] = None
+        self._join(holder, 1)
 
     def unpark(self, holder: Holder) -> bool:
-        """An idle session runs again: True when its blocks are still there."""
+        """An idle session holds its blocks as a running one: True when there are any."""
         if holder not in self.idle:
             return False
         del self.idle[holder]
+        self._quit(holder, 1)
         self.idle_blocks -= holder.blocks
         self.active += holder.blocks
         return True
+
+    # -- shared prefixes -----------------------------------------------------------------------------------
 
     def share(self, group: int, count: int) -> bool:
         """Keep `count` blocks just handed out as the prefix of `group`; False when it has one already."""
@@ -82,7 +132,43 @@ class BlockPool:
             return False
         self.shared[group] = count
         self.active -= count
+        running, idle = self.readers.get(group, (0, 0))
+        if not running:
+            self.loose += count
+        if not running and not idle:
+            self.unread[group] = None
         return True
+
+    def _join(self, holder: Holder, state: int) -> None:
+        if not holder.plan.shared:
+            return
+        group = holder.plan.group
+        counts = self.readers.setdefault(group, [0, 0])
+        if state == 0 and not counts[0]:
+            self.loose -= self.shared.get(group, 0)
+        counts[state] += 1
+        self.unread.pop(group, None)
+
+    def _quit(self, holder: Holder, state: int) -> None:
+        if not holder.plan.shared:
+            return
+        group = holder.plan.group
+        counts = self.readers[group]
+        counts[state] -= 1
+        if state == 0 and not counts[0]:
+            self.loose += self.shared.get(group, 0)
+        if not counts[0] and not counts[1]:
+            del self.readers[group]
+            if group in self.shared:
+                self.unread[group] = None
+
+    def _forget(self, group: int) -> None:
+        count = self.shared.pop(group)
+        del self.unread[group]
+        self.loose -= count
+        self.free += count
+
+    # -- the books -----------------------------------------------------------------------------------------
 
     def check(self, holders: int) -> None:
         """Conservation: nothing lost, nothing counted twice. `holders` = blocks of the running sessions.
@@ -91,8 +177,9 @@ class BlockPool:
         """
         idle = sum(holder.blocks for holder in self.idle)
         shared = sum(self.shared.values())
+        loose = sum(count for group, count in self.shared.items() if not self.readers.get(group, (0,))[0])
         figures = (self.free, self.active, self.idle_blocks, shared, self.total)
-        if self.free < 0 or holders != self.active or idle != self.idle_blocks:
+        if self.free < 0 or holders != self.active or idle != self.idle_blocks or loose != self.loose:
             raise AssertionError(f"block counts are wrong: running {holders}, idle {idle}, pool says {figures}")
         if self.free + self.active + self.idle_blocks + shared != self.total:
             raise AssertionError(f"blocks lost or doubled (free, active, idle, shared, total): {figures}")

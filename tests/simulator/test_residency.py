@@ -1,0 +1,135 @@
+"""What a replica still has of a session between its turns, and what it costs to have it again."""
+
+import pytest
+import simpy
+from worlds import TE, deployment
+
+from kvmill.replay.policies.registry import parse_policy
+from kvmill.simulator.cost import CostModel
+from kvmill.simulator.live import Live
+from kvmill.simulator.replica import Replica
+from kvmill.simulator.session import SessionSpec, compile_session
+from kvmill.simulator.workload import assemble
+
+OUT, TOOLS = [100, 50], [1000]
+RAW = 2000 + 100 + 1000  # tokens under the second turn's decode
+
+
+class World:
+    """One replica, one session of two turns, and an intruder that takes a given number of rows in between."""
+
+    def __init__(self, policy="full", pool=8000, intruder=0, wait=10.0, shared=0, model="llama-3.1-8b", **fields):
+        gpu = "h100" if model == "llama-3.1-8b" else "h200"
+        self.place = deployment(pool, model, gpu, **fields)
+        self.cost, self.env, self.log = CostModel.of(self.place), simpy.Environment(), []
+        self.wait, self.done = wait, []
+        self.replica = Replica(self.env, self.place, self.cost, self.end, check=True, log=self.log)
+        self.live = Live(self.plan(policy, SessionSpec(assemble(2000, OUT, TOOLS), (wait, 0.0), shared=shared)), 0)
+        self.send(self.live)
+        if intruder:
+            self.env.run(until=wait / 2)
+            self.send(Live(self.plan("full", SessionSpec(assemble(intruder, [2], []), (0.0,))), 1))
+        self.env.run(until=1000)
+
+    def plan(self, policy, spec):
+        return compile_session(spec, parse_policy(policy), self.place, self.cost)
+
+    def send(self, live):
+        live.arrival, live.first, live.made, live.hit = self.env.now, -1.0, 0, True
+        self.replica.submit(live)
+
+    def end(self, live, rejected):
+        assert not rejected
+        self.done.append((live.agent, live.turn, live.first - live.arrival, live.hit))
+        if live.turn + 1 < live.plan.turns:
+            live.turn += 1
+            self.env.timeout(self.wait).callbacks = [lambda _: self.send(live)]
+
+    @property
+    def ttft(self):
+        """Of the second turn."""
+        return next(t for agent, turn, t, _ in self.done if (agent, turn) == (0, 1))
+
+    @property
+    def hit(self):
+        return next(hit for agent, turn, _, hit in self.done if (agent, turn) == (0, 1))
+
+    def prefill_s(self, start, end):
+        """Seconds of a prefill of the rows from start to end, alone."""
+        return self.cost.step_s(0, 0, 1, end - start, (end - start) * (start + end) / 2, 1)
+
+
+def test_with_room_for_all_only_what_is_new_is_fed():
+    world = World()
+    assert world.hit
+    assert world.ttft == pytest.approx(world.prefill_s(2099, RAW))
+    assert world.replica.meter.again_tokens == 0
+
+
+def test_of_a_text_only_the_tail_is_lost_and_fed_again():
+    world = World(pool=3216, intruder=2000)
+    left = (3216 // 16 - (2000 + 2 + 15) // 16) * 16
+    assert 0 < left < 2099
+    assert not world.hit
+    assert world.ttft == pytest.approx(world.prefill_s(left, RAW))
+    assert world.replica.meter.again_tokens == 2099 - left
+
+
+def test_coarse_engines_find_multiples_of_their_block_only():
+    world = World(pool=3216, intruder=2000, coarse_tokens=528)
+    assert world.ttft == pytest.approx(world.prefill_s(528 * 2, RAW))
+    assert World(coarse_tokens=528).ttft == pytest.approx(world.prefill_s(528 * 3, RAW)), "even when all is there"
+
+
+def test_compacted_rows_are_of_no_use_unless_all_are_there():
+    world = World("sink_window(keep=0.5)", pool=3216, intruder=2000)
+    assert world.live.plan.repay[1] >= 0
+    assert world.live.plan.raw[1] == RAW
+    assert world.replica.meter.again_tokens == RAW - world.live.plan.feed[1]
+
+
+def test_constant_state_cannot_be_rebuilt_from_the_middle():
+    whole = World(model="qwen3.5-27b", pool=8000)
+    assert whole.hit
+    assert not whole.live.plan.divisible
+    assert World(model="qwen3.5-27b", pool=8000, coarse_tokens=528).live.plan.divisible
+
+
+def test_a_time_to_live_ends_a_cache_and_not_before():
+    assert World(wait=10.0, retention="ttl:11").hit
+    late = World(wait=10.0, retention="ttl:9")
+    assert not late.hit
+    assert late.ttft == pytest.approx(late.prefill_s(0, RAW))
+
+
+@pytest.mark.parametrize("policy", ["full", TE, "sink_window(keep=0.5)"])
+def test_what_went_to_the_host_is_loaded_and_nothing_is_fed_again(policy):
+    stayed, moved = World(policy), World(policy, pool=4800, intruder=4300, retention="offload")
+    assert moved.hit
+    assert moved.replica.meter.again_tokens == 0
+    missing = round((moved.ttft - stayed.ttft) / moved.replica.cache.block_s, 6)
+    assert 0 < missing <= 2112 // 16
+    assert missing == pytest.approx(round(missing))
+    assert moved.replica.cache.reload_s == pytest.approx(missing * moved.replica.cache.block_s)
+    assert moved.replica.cache.host.free == moved.replica.cache.host.total, "no copy is left behind"
+
+
+def test_a_block_from_the_host_takes_its_bytes_over_the_link():
+    world = World(retention="offload")
+    per_block = 16 * world.place.geometry.row_bytes("bf16")
+    assert world.replica.cache.block_s == pytest.approx(per_block / world.place.gpu.link_bandwidth)
+
+
+def test_a_host_without_room_is_no_help():
+    world = World(pool=3216, intruder=2800, retention="offload", host_gib=0.0001)
+    assert not world.hit
+
+
+def test_compaction_beside_the_batch_delays_its_own_session_only():
+    """The session waits as long as inline, and a neighbour that decodes meanwhile is not held up."""
+    te = "te(proxy=assistant,delay=0,keep=0.2)".replace("assistant", "boundary")
+    inline, beside = World(te), World(te, compaction="beside")
+    assert inline.live.plan.pay[1] > 0
+    assert beside.ttft == pytest.approx(inline.ttft)
+    assert inline.replica.meter.compaction_s > 0
+    assert beside.replica.meter.compaction_s == 0
