@@ -1,134 +1,117 @@
-"""The built-in model shapes.
+"""The built-in models: the values of their public configurations, read as any `config.json` is.
 
-Layers, heads and constant state of the Qwen3.5 and Gemma-4 rows follow their public configurations; parameter
-counts of all rows are the sums of the matrices that the configuration implies.
+Values that equal a family's defaults are left out, as in the files. Checkpoints with modules that predict further
+tokens (Qwen3.5, DeepSeek-V3) are counted without them.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from .geometry import Geometry
+from .shapes.families import geometry_of
 
-MIB = 2.0**20
-
-
-def dense(
-    name: str,
-    layers: int,
-    hidden: int,
-    heads: tuple[int, int, int],
-    inner: int,
-    vocabulary: int,
-    positions: int,
-    *,
-    tied: bool = False,
-    source: str = "public model configuration",
-) -> Geometry:
-    """A plain decoder: grouped-query attention and a gated MLP in every layer.
-
-    `heads` = (query heads, KV heads, head size); parameters per layer: hidden · size · 2(q + kv) + 3 · hidden · inner.
-    """
-    q, kv, size = heads
-    body = layers * (hidden * size * (2.0 * q + 2.0 * kv) + 3.0 * hidden * inner + 2.0 * hidden)
-    table = float(vocabulary * hidden)
-    return Geometry(
-        name, layers, layers, layers, hidden, q, kv, size, body, table, 0.0 if tied else table, positions, source=source
-    )
+Config = dict[str, Any]
 
 
-def gated_delta(
-    name: str, layers: int, hidden: int, heads: tuple[int, int, int], inner: int, value_heads: int, *, tied: bool
-) -> Geometry:
-    """Qwen3.5: every 4th layer full attention with an output gate, the others Gated DeltaNet (float32 state).
-
-    The 128 × 128 state of every value head is read and written at each step; the convolution keeps four columns.
-    """
-    q, kv, size = heads
-    full = layers // 4
-    linear = layers - full
-    keys, values = 2048.0, 128.0 * value_heads
-    attention = hidden * size * (3.0 * q + 2.0 * kv)
-    delta = hidden * (2 * keys + 2 * values) + values * hidden
-    table = 248_320.0 * hidden
-    state = linear * (value_heads * 128.0 * 128.0 * 4.0 + (2 * keys + values) * 4.0 * 2.0)
-    return Geometry(
-        name,
-        layers,
-        full,
-        full,
-        hidden,
-        q,
-        kv,
-        size,
-        body_parameters=full * attention + linear * delta + layers * 3.0 * hidden * inner,
-        head_parameters=table,
-        table_parameters=0.0 if tied else table,
-        max_positions=262_144,
-        state_bytes=state,
-        state_traffic_bytes=2.0 * state,
-    )
+def _plain(
+    kind: str, layers: int, hidden: int, heads: tuple[int, int, int], inner: int, vocabulary: int, positions: int
+) -> Config:
+    """The keys that every decoder has; `heads` = (query heads, KV heads, head size)."""
+    return {
+        "model_type": kind,
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "head_dim": heads[2],
+        "intermediate_size": inner,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": positions,
+    }
 
 
-def _gemma_31b() -> Geometry:
-    """60 layers: 10 full (4 KV heads of 512), 50 sliding over 1,024 tokens (16 KV heads of 256); tied embedding."""
-    hidden, sliding = 5376.0, 50
-    mlp = 60 * 3 * hidden * 21_504
-    local = sliding * hidden * 256 * (32 * 2 + 16 * 2)
-    full = 10 * hidden * 512 * (32 * 2 + 4)
-    state = sliding * 1023 * 16 * 256 * 2 * 2.0
-    return Geometry(
-        "gemma-4-31b",
-        60,
-        10,
-        10,
-        5376,
-        32,
-        4,
-        512,
-        body_parameters=mlp + local + full,
-        head_parameters=262_144 * hidden,
-        table_parameters=0.0,
-        max_positions=262_144,
-        state_bytes=state,
-        state_traffic_bytes=state,
-        local_flops=4.0 * 32 * 256 * 1024 * sliding,
-    )
+TIED = {"tie_word_embeddings": True}
+MXFP4 = {"quantization_config": {"quant_method": "mxfp4"}}
 
 
-def _gemma_e4b() -> Geometry:
-    """42 layers, 7 of them full; 18 borrow their cache, so 4 full and 20 sliding layers (window 512) own one."""
-    state = 20 * 512 * 2 * 256 * 2 * 2.0
-    return Geometry(
-        "gemma-4-e4b",
-        42,
-        4,
-        7,
-        2560,
-        8,
-        2,
-        512,
-        body_parameters=3.9e9,
-        head_parameters=262_144 * 2560.0,
-        table_parameters=3.43e9,
-        max_positions=131_072,
-        state_bytes=state,
-        state_traffic_bytes=state * 35 / 20,
-        local_flops=4.0 * 8 * 256 * 512 * 35,
-        source="public model card: 8.0e9 parameters, of which about 4.5e9 take part in a token",
-    )
+def _qwen35(text: Config, vision: Config, *, tied: bool) -> Config:
+    return {"model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": tied} | {
+        "vision_config": {"model_type": "qwen3_5_vision"} | vision
+    }
 
 
+def _gpt_oss(layers: int, experts: int) -> Config:
+    shape = _plain("gpt_oss", layers, 2880, (64, 8, 64), 2880, 201_088, 131_072)
+    return shape | MXFP4 | {"num_local_experts": experts, "num_experts_per_tok": 4, "sliding_window": 128}
+
+
+CONFIGS: dict[str, Config] = {
+    "qwen3.5-27b": _qwen35(
+        _plain("qwen3_5_text", 64, 5120, (24, 4, 256), 17_408, 248_320, 262_144) | {"linear_num_value_heads": 48},
+        {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304},
+        tied=False,
+    ),
+    "qwen3.5-4b": _qwen35(
+        _plain("qwen3_5_text", 32, 2560, (16, 4, 256), 9_216, 248_320, 262_144),
+        {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096},
+        tied=True,
+    ),
+    "gemma-4-31b": {
+        "model_type": "gemma4",
+        "text_config": _plain("gemma4_text", 60, 5376, (32, 16, 256), 21_504, 262_144, 262_144)
+        | {"num_global_key_value_heads": 4, "attention_k_eq_v": True, "sliding_window": 1024}
+        | {"hidden_size_per_layer_input": 0},
+        "vision_config": {
+            "model_type": "gemma4_vision", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 72,
+        },
+    },
+    "gemma-4-e4b": {
+        "model_type": "gemma4",
+        "text_config": _plain("gemma4_text", 42, 2560, (8, 2, 256), 10_240, 262_144, 131_072)
+        | {"num_kv_shared_layers": 18, "sliding_window": 512},
+        "vision_config": {"model_type": "gemma4_vision"},
+        "audio_config": {"model_type": "gemma4_audio"},
+    },
+    "qwen3-0.6b": _plain("qwen3", 28, 1024, (16, 8, 128), 3_072, 151_936, 40_960) | TIED,
+    "qwen3-8b": _plain("qwen3", 36, 4096, (32, 8, 128), 12_288, 151_936, 40_960),
+    "qwen3-32b": _plain("qwen3", 64, 5120, (64, 8, 128), 25_600, 151_936, 40_960),
+    "qwen3-30b-a3b": _plain("qwen3_moe", 48, 2048, (32, 4, 128), 6_144, 151_936, 40_960)
+    | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768},
+    "llama-3.1-8b": _plain("llama", 32, 4096, (32, 8, 128), 14_336, 128_256, 131_072),
+    "llama-3.1-70b": _plain("llama", 80, 8192, (64, 8, 128), 28_672, 128_256, 131_072),
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
+    "deepseek-v3": {
+        "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128,
+        "num_key_value_heads": 128, "intermediate_size": 18_432, "moe_intermediate_size": 2048, "vocab_size": 129_280,
+        "max_position_embeddings": 163_840, "first_k_dense_replace": 3, "n_routed_experts": 256, "n_shared_experts": 1,
+        "num_experts_per_tok": 8, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "quantization_config": {"quant_method": "fp8"},
+    },
+    "mistral-small-24b": {
+        "model_type": "mistral3",
+        "text_config": _plain("mistral", 40, 5120, (32, 8, 128), 32_768, 131_072, 131_072) | {"sliding_window": None},
+        "vision_config": {
+            "model_type": "pixtral", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+            "patch_size": 14,
+        },
+        "spatial_merge_size": 2,
+    },
+    "smollm2-135m": _plain("llama", 30, 576, (9, 3, 64), 1_536, 49_152, 8_192) | TIED,
+}  # fmt: skip
 CATALOGUE: dict[str, Geometry] = {
-    shape.name: shape
-    for shape in (
-        gated_delta("qwen3.5-27b", 64, 5120, (24, 4, 256), 17_408, 48, tied=False),
-        gated_delta("qwen3.5-4b", 32, 2560, (16, 4, 256), 9_216, 32, tied=True),
-        _gemma_31b(),
-        _gemma_e4b(),
-        dense("qwen3-0.6b", 28, 1024, (16, 8, 128), 3_072, 151_936, 40_960, tied=True),
-        dense("qwen3-8b", 36, 4096, (32, 8, 128), 12_288, 151_936, 40_960),
-        dense("qwen3-32b", 64, 5120, (64, 8, 128), 25_600, 151_936, 40_960),
-        dense("llama-3.1-8b", 32, 4096, (32, 8, 128), 14_336, 128_256, 131_072),
-        dense("llama-3.1-70b", 80, 8192, (64, 8, 128), 28_672, 128_256, 131_072),
-        dense("smollm2-135m", 30, 576, (9, 3, 64), 1_536, 49_152, 8_192, tied=True),
-    )
+    name: geometry_of(config, f"of {name}", name, "public model configuration") for name, config in CONFIGS.items()
+}
+# Models of the same shape under another name.
+ALIASES = {
+    "llama-3.3-70b": "llama-3.1-70b",
+    "deepseek-r1": "deepseek-v3",
+    "deepseek-v3-0324": "deepseek-v3",
+    "deepseek-v3.1": "deepseek-v3",
+    "mistral-small-3.1-24b": "mistral-small-24b",
+    "mistral-small-3.1-24b-instruct-2503": "mistral-small-24b",
+    "mistral-small-3.2-24b": "mistral-small-24b",
+    "mistral-small-3.2-24b-instruct-2506": "mistral-small-24b",
 }

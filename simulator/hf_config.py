@@ -1,24 +1,23 @@
-"""A `Geometry` from a Hugging Face `config.json`: the plain decoders only; anything else is refused by name."""
+"""A `Geometry` from a Hugging Face `config.json`: a file, or the local cache's copy of a model. Never the network."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
-from .catalogue import dense
 from .geometry import Geometry
+from .shapes.families import geometry_of
 
-# Decoders whose every layer is grouped-query attention with a full cache and a gated MLP.
-PLAIN_DECODERS = ("llama", "qwen3", "smollm3")
+HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 
 
-def read_config(path: Path) -> Geometry:
-    """The geometry that `path` describes.
+def read_config(path: Path, name: str | None = None) -> Geometry:
+    """The geometry that `path` describes, called `name` (else as the file or its folder says).
 
-    UserError when the file is not JSON, lacks a needed key, or names a `model_type` whose cache is not understood:
-    the standard formula is never applied to it.
+    UserError when the file is not JSON, lacks a needed key, or names a `model_type` that is not understood.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -26,42 +25,22 @@ def read_config(path: Path) -> Geometry:
         raise UserError(f"model configuration {path}: cannot be read as JSON ({error})") from None
     if not isinstance(config, dict):
         raise UserError(f"model configuration {path}: not a JSON object")
-    kind = config.get("model_type")
-    if kind not in PLAIN_DECODERS:
-        raise UserError(
-            f"model configuration {path}: model_type {kind!r} is not understood. "
-            f"Known: {', '.join(PLAIN_DECODERS)}; other shapes by catalogue name"
-        )
-    layers = _number(config, "num_hidden_layers", path)
-    _refuse_windows(config, path)
-    hidden = _number(config, "hidden_size", path)
-    q = _number(config, "num_attention_heads", path)
-    kv = _number(config, "num_key_value_heads", path) if config.get("num_key_value_heads") is not None else q
-    size = _number(config, "head_dim", path) if config.get("head_dim") is not None else hidden // q
-    return dense(
-        str(config.get("_name_or_path") or path.parent.name or kind),
-        layers,
-        hidden,
-        (q, kv, size),
-        _number(config, "intermediate_size", path),
-        _number(config, "vocab_size", path),
-        _number(config, "max_position_embeddings", path),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        source=str(path),
-    )
+    called = name or str(config.get("_name_or_path") or path.parent.name or config.get("model_type"))
+    return geometry_of(config, str(path), called, str(path))
 
 
-def _refuse_windows(config: dict[str, Any], path: Path) -> None:
-    kinds = set(config.get("layer_types") or ["full_attention"])
-    if kinds != {"full_attention"} or (config.get("use_sliding_window") and config.get("sliding_window")):
-        raise UserError(
-            f"model configuration {path}: layers other than full attention are not understood "
-            f"({', '.join(sorted(map(str, kinds)))})"
-        )
+def cached_config(model: str) -> Path | None:
+    """The `config.json` of a hub id `owner/name` in the local Hugging Face cache; None when it is not there.
 
-
-def _number(config: dict[str, Any], key: str, path: Path) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"model configuration {path}: {key} must be a whole number of at least 1, not {value!r}")
-    return value
+    The snapshot that `main` points to goes first, else the newest. HF_HUB_CACHE and HF_HOME are heeded.
+    """
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    folder = cache / f"models--{model.replace('/', '--')}"
+    main = folder / "refs" / "main"
+    if main.is_file():
+        found = folder / "snapshots" / main.read_text(encoding="utf-8").strip() / "config.json"
+        if found.is_file():
+            return found
+    found = sorted(folder.glob("snapshots/*/config.json"), key=lambda path: path.stat().st_mtime)
+    return found[-1] if found else None
