@@ -16,10 +16,13 @@ from .deployment import BLOCK_TOKENS
 
 
 class Holder(Protocol):
-    """What the pool needs to know of a session: the blocks it holds itself, and its plan's `shared` and `group`."""
+    """What the pools need to know of a session: the blocks it holds itself, its plan's `shared` and `group`, and since
+    when it is idle.
+    """
 
     blocks: int
     parked: int
+    since: float
     plan: Any
 
     @property
@@ -39,7 +42,7 @@ class BlockPool:
     `saved(holder, blocks)` is told what an idle session is about to lose.
     """
 
-    def __init__(self, total: int, saved: Callable[[Any, int], None] | None = None) -> None:
+    def __init__(self, total: int, saved: Callable[[Any, int], object] | None = None) -> None:
         self.total = total
         self.free = total
         self.active = 0

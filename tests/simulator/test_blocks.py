@@ -14,6 +14,7 @@ class Holder:
     divisible: bool = False
     group: int | None = None
     parked: int = 0
+    since: float = 0.0
     plan: SimpleNamespace = field(init=False)
 
     def __post_init__(self) -> None:

@@ -60,13 +60,28 @@ CROWDS = [
     pytest.param(TE, {"tool": 800, "out": 100}, 12_000, 30, id="te"),
     pytest.param("attention(keep=0.3)", {"tool": 800, "out": 100}, 20_000, 30, id="attention"),
     pytest.param("truncate(keep=0.3)", {"tool": 800, "out": 100}, 20_000, 30, id="truncate"),
+    pytest.param("full", {"tool": 800, "out": 50}, 30_000, 30, id="coarse"),
+    pytest.param("full", {"tool": 800, "out": 50}, 30_000, 30, id="expiring"),
+    pytest.param("full", {"tool": 800, "out": 50}, 30_000, 30, id="offloading"),
+    pytest.param(TE, {"tool": 800, "out": 100}, 12_000, 30, id="te-offloading"),
+    pytest.param("full", {"tool": 100, "out": 600, "wait": 0.5}, 25_000, 40, id="swapping"),
+    pytest.param(TE, {"tool": 400, "out": 300, "wait": 0.5}, 25_000, 40, id="te-beside"),
 ]
+PLACES = {
+    "watermark": {"watermark": 0.01},
+    "coarse": {"coarse_tokens": 528},
+    "expiring": {"retention": "ttl:1.5"},
+    "offloading": {"retention": "offload", "host_gib": 4.0},
+    "te-offloading": {"retention": "offload"},
+    "swapping": {"preemption": "swap"},
+    "te-beside": {"compaction": "beside"},
+}
 
 
 @pytest.mark.parametrize(("policy", "shape", "pool", "agents"), CROWDS)
 def test_jumping_and_stepping_give_the_same_events(request, policy, shape, pool, agents):
     load = closed(agents, **shape)
-    place = deployment(pool, watermark=0.01 if "watermark" in request.node.name else 0.0)
+    place = deployment(pool, **PLACES.get(request.node.callspec.id, {}))
     logs = []
     for jump in (True, False):
         log = []
@@ -106,3 +121,60 @@ def test_a_shared_prefix_is_counted_once():
     env.run(until=100)
     own = math.ceil((2048 - 1024 + 9) / 16)
     assert replica.pool.total - replica.pool.free == 1024 // 16 + 5 * own
+
+
+def busy(pool=25_000, **fields):
+    """A replica with twenty requests that arrived at once, and their sessions."""
+    place = deployment(pool, **fields)
+    cost, env, ended = CostModel.of(place), simpy.Environment(), []
+    replica = Replica(env, place, cost, lambda live, rejected: ended.append(live), check=True)
+    lives = []
+    for agent in range(20):
+        spec = SessionSpec(assemble(1000 + 50 * agent, [400, 10], [100]), (1e9, 1.0))
+        lives.append(Live(compile_session(spec, parse_policy("full"), place, cost), agent))
+        replica.submit(lives[-1])
+    return env, replica, lives, ended
+
+
+def test_a_snapshot_inside_a_stretch_counts_what_stepping_would_have_taken():
+    env, replica, *_ = busy()
+    place = deployment(25_000)
+    slow_env = simpy.Environment()
+    slow = Replica(slow_env, place, CostModel.of(place), lambda *_: None, jump=False)
+    for live in busy()[2]:
+        slow.submit(Live(live.plan, live.agent))
+    seen = 0
+    for moment in range(1, 60):
+        env.run(until=moment * 0.107)
+        slow_env.run(until=moment * 0.107)
+        seen += replica.stretched is not None
+        assert replica.snapshot() == slow.snapshot()
+    assert seen > 20, "the moments are meant to fall into stretches"
+
+
+def test_what_fails_loses_everything_and_serves_what_is_sent_again():
+    env, replica, lives, ended = busy()
+    env.run(until=3.0)
+    pending = replica.fail()
+    assert len(pending) + len(ended) == 20
+    assert len(pending) > 3
+    assert {live.blocks for live in lives} == {0}
+    assert replica.snapshot()[:4] == (0, 0, 0, 0)
+    replica.submit(pending[0])
+    env.run(until=50.0)
+    assert pending[0] not in ended, "it is broken"
+    replica.repair()
+    for live in pending[1:]:
+        replica.submit(live)
+    env.run(until=200.0)
+    assert set(pending) <= set(ended)
+    assert len(ended) == 20
+    assert all(live.first > 50.0 for live in pending)
+
+
+def test_swapped_requests_go_on_where_they_were():
+    _, swapping, *_ = run = busy(12_000, preemption="swap")
+    run[0].run(until=500.0)
+    assert swapping.preemptions > 0
+    assert len(run[3]) == 20
+    assert swapping.meter.fed_tokens == sum(1000 + 50 * agent for agent in range(20)) + swapping.preemptions

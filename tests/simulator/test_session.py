@@ -111,3 +111,46 @@ def test_a_copy_that_is_fed_to_score_a_turn_costs_a_prefill_of_it():
     assert copied.pay[1] - bare.pay[1] == pytest.approx(prefill_s, rel=0.2)
     assert copied.peak[1] == bare.peak[1] + tokens
     assert copied.after == bare.after
+
+
+def without(policy, *effects):
+    place = deployment()
+    return compile_session(SPEC, parse_policy(policy), place, CostModel.of(place), frozenset(effects))
+
+
+def test_without_the_memory_it_frees_a_policy_holds_what_full_holds_and_still_works():
+    te, full, off = compiled(TE), compiled("full"), without(TE, "held")
+    for name in ("base", "feed", "peak", "after", "raw", "top", "extra", "need", "size"):
+        assert getattr(off, name) == getattr(full, name), name
+    assert (off.pay, off.repay) == (te.pay, te.repay)
+    assert not off.divisible
+
+
+def test_without_its_seconds_a_policy_costs_no_time_and_nothing_else_changes():
+    te, off = compiled(TE), without(TE, "seconds")
+    assert off.pay == off.repay == [0.0] * 4
+    assert (off.after, off.need, off.raw) == (te.after, te.need, te.raw)
+
+
+def test_without_lost_prefixes_kept_rows_come_back_as_they_are():
+    te, off = compiled(TE), without(TE, "prefix")
+    assert off.raw == off.after == te.after
+    assert off.repay == [0.0] * 4
+    assert off.pay == te.pay
+    drop = "drop_tool_outputs(older_than=1)"
+    cut, kept = compiled(drop), without(drop, "prefix")
+    assert kept.feed == [min(a, b) for a, b in zip(cut.feed, compiled("full").feed, strict=True)]
+    assert sum(kept.feed) < sum(cut.feed)
+    assert kept.after == cut.after
+
+
+def test_only_rows_of_a_text_can_be_found_again():
+    assert compiled("full").divisible
+    assert compiled("truncate(keep=0.2)").divisible
+    assert compiled("sink_window(keep=1)").divisible
+    assert not compiled(TE).divisible
+    assert not compiled("sink_window(keep=0.5)").divisible
+    hybrid = deployment(model="qwen3.5-27b", gpu="h200")
+    assert not compiled("full", place=hybrid).divisible, "its recurrent state exists at the end only"
+    coarse = deployment(model="qwen3.5-27b", gpu="h200", coarse_tokens=528)
+    assert compiled("full", place=coarse).divisible
