@@ -63,16 +63,18 @@ class CostModel:
         stream = gpu.bandwidth * gpu.streaming[deployment.dtype] * tp
         read = gpu.bandwidth * gpu.decode_attention
         borrowed = shape.reading_layers / shape.full_layers
-        pair_s = shape.pair_flops() / attention_rate
+        weights = shape.streamed_bytes(deployment.dtype, 0.0)
         return cls(
-            weights_s=shape.streamed_bytes(deployment.dtype) / stream,
-            token_s=2.0 * shape.body_parameters / dense_rate,
+            weights_s=weights / stream,
+            experts_s=(shape.streamed_bytes(deployment.dtype, float("inf")) - weights) / stream,
+            expert_miss=1.0 - shape.active_experts / shape.experts if shape.experts else 0.0,
+            token_s=2.0 * (shape.active_parameters - shape.head_parameters) / dense_rate,
             head_s=2.0 * shape.head_parameters / head_rate,
             dense_floor_s=MATMULS_PER_LAYER * shape.layers * gpu.matmul_floor_s,
-            pair_s=pair_s,
+            pair_s=shape.prefill_pair_flops() / attention_rate,
             local_s=shape.local_flops / attention_rate,
             # One latent row read by many query heads (MLA) takes more operations than bytes.
-            row_s=max(deployment.row_bytes() * borrowed / read, pair_s),
+            row_s=max(deployment.row_bytes() * borrowed / read, shape.pair_flops() / attention_rate),
             state_s=shape.state_traffic_bytes / tp / read,
             attention_floor_s=shape.reading_layers * gpu.attention_floor_s,
             reduce_s=reduce_pieces(gpu.all_reduce(tp), shape.hidden * 2.0, REDUCES_PER_LAYER * shape.layers),
