@@ -9,7 +9,7 @@ from typing import Any
 from ..geometry import Geometry
 from .hybrid import gated_delta
 from .latent import deepseek
-from .mixture import gpt_oss, mixtral, qwen_moe
+from .mixture import glm, gpt_oss, mixtral, qwen_moe
 from .plain import FAMILIES, plain
 from .towers import towers
 from .values import Values
@@ -18,6 +18,8 @@ from .windowed import gemma2, gemma3, gemma4
 READERS: dict[str, Callable[[Values], Geometry]] = {
     **dict.fromkeys(FAMILIES, plain),
     "mixtral": mixtral,
+    "minimax_m2": mixtral,
+    "glm4_moe": glm,
     "qwen2_moe": qwen_moe,
     "qwen3_moe": qwen_moe,
     "gpt_oss": gpt_oss,

@@ -101,19 +101,16 @@ def assemble(
     """The geometry of these layers under `values`' hidden size, vocabulary and positions.
 
     `body` and `tables` are parameters beside the layers, the last norm and the embedding. UserError when no layer owns
-    a full-attention cache, or when those that do are not alike.
+    a full-attention cache.
     """
     hidden, vocabulary = values.number("hidden_size"), values.number("vocab_size")
     reading = [layer for layer in layers if layer.kind in ("full", "latent")]
     owning = [layer for layer in reading if not layer.borrows]
-    shapes = {layer.heads for layer in reading}
     if not owning:
         raise values.error(
             "no layer keeps a full-attention cache: there is nothing to compact, and it is not simulated"
         )
-    if len(shapes) > 1:
-        raise values.error(f"layers with full attention differ in their heads ({len(shapes)} shapes): not understood")
-    heads = shapes.pop()
+    heads = owning[0].heads  # alike in every family
     sliding = [layer for layer in layers if layer.kind == "sliding"]
     recurrent = sum(layer.state_bytes for layer in layers)
     table = float(vocabulary * hidden)

@@ -1,4 +1,4 @@
-"""Mixtures of experts over grouped-query attention: Mixtral, Qwen2/Qwen3 MoE, gpt-oss."""
+"""Mixtures of experts over grouped-query attention: Mixtral, MiniMax-M2, GLM-4.5, Qwen2/Qwen3 MoE, gpt-oss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .values import Values
 MXFP4_BYTES = 4.25 / 8  # 4-bit numbers, one 8-bit scale for 32 of them
 PAD = 256  # engines round the experts' inner size up to it: inferred from vLLM's memory reports for both gpt-oss sizes
 
-MIXTRAL = Habits(slides="all")
+ALL_ROUTED = {"mixtral": Habits(slides="all"), "minimax_m2": Habits(norms="all")}
 QWEN2 = Habits(query_bias=True)
 QWEN3 = Habits(norms="head")
 GPT_OSS_DEFAULTS = {
@@ -33,12 +33,32 @@ class Feed:
 
 
 def mixtral(values: Values) -> Geometry:
-    """Every layer: a router and experts as wide as a dense MLP, no shared one."""
+    """Mixtral and MiniMax-M2. Every layer: a router and experts, no shared one; MiniMax's routers have a bias."""
+    family = str(values.raw("model_type"))
+    habits = ALL_ROUTED[family]
     hidden, heads = values.number("hidden_size"), Heads.of(values)
     experts = values.number("num_local_experts")
-    body = attention(values, heads, MIXTRAL) + 2.0 * hidden + hidden * experts
+    router = (hidden + (family == "minimax_m2")) * experts
+    body = attention(values, heads, habits) + 2.0 * hidden + router
     expert = gated_mlp(hidden, values.number("intermediate_size"))
-    layers = [Layer(kind, body, heads, size, expert=expert) for kind, size in windows(values, MIXTRAL)]
+    layers = [Layer(kind, body, heads, size, expert=expert) for kind, size in windows(values, habits)]
+    return assemble(values, layers, mixture=Mixture(experts, values.number("num_experts_per_tok")))
+
+
+def glm(values: Values) -> Geometry:
+    """GLM-4.5: dense first layers, then routed and shared experts; the query, key and value bias is its only one."""
+    hidden, heads = values.number("hidden_size"), Heads.of(values)
+    experts, inner = values.number("n_routed_experts"), values.number("moe_intermediate_size")
+    norms = "head" if values.flag("use_qk_norm") else "none"
+    habits = Habits(query_bias=values.flag("attention_bias"), norms=norms)
+    block = attention(values.under({"attention_bias": False}), heads, habits) + 2.0 * hidden
+    dense = block + gated_mlp(hidden, values.number("intermediate_size"))
+    routed = block + (hidden + 1) * experts + gated_mlp(hidden, inner * values.count("n_shared_experts"))
+    first = values.count("first_k_dense_replace")
+    layers = [
+        Layer("full", dense, heads) if index < first else Layer("full", routed, heads, expert=gated_mlp(hidden, inner))
+        for index in range(values.number("num_hidden_layers"))
+    ]
     return assemble(values, layers, mixture=Mixture(experts, values.number("num_experts_per_tok")))
 
 
