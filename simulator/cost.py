@@ -1,8 +1,9 @@
 """`CostModel`: the seconds of a step, of a compaction, of a prefill, of a copy over the host link.
 
-A step = dense work + attention + all-reduce + host time, each on its own roofline (operations against peak, bytes
-against bandwidth, times the measured efficiency). The host term, per step and per sequence, is what a pure roofline
-lacks. A step of n tokens reads the experts that it is expected to touch: experts · (1 − (1 − active/experts)ⁿ).
+A step = dense work + attention + all-reduce + small kernels + host time. Products hide the shorter of operations and
+bytes only in part: (operationsᵖ + bytesᵖ)^(1/p), a floor for each product beside it. Attention adds up: a floor per
+layer, rows read, pairs computed. The host term, per step and per sequence, is what a pure roofline lacks. A step of n
+tokens reads the experts that it is expected to touch: experts · (1 − (1 − active/experts)ⁿ).
 """
 
 from __future__ import annotations
@@ -10,34 +11,47 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..replay.policies.base import Work
 from .deployment import Deployment
 from .gpu import ERROR_SOURCE, HELD_OUT_ERROR, HOST_SEQUENCE_S, HOST_STEP_S, Points
 
+if TYPE_CHECKING:
+    from .gpu_file import Calibration
+
 __all__ = ["HELD_OUT_ERROR", "HOST_SEQUENCE_S", "HOST_STEP_S", "CostModel", "reduce_pieces"]
 
-MATMULS_PER_LAYER = 5
+MATMULS_PER_LAYER = 4
+SMALL_BYTES = 2.3  # moved by small kernels per value that a product puts out: the same on two profiled GPUs
 REDUCES_PER_LAYER = 2
+EXPERT_OVERLAP = 1.1  # of a fused mixture's operations and bytes: 1.0 to 1.5 in measured tables
 FREE: tuple[tuple[float, float, float], ...] = ((0.0, 0.0, 0.0),)
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Seconds of everything a replica does. All terms are linear, so stretches of equal steps have closed sums.
+    """Seconds of everything a replica does. All terms are linear in the rows: stretches of steps have closed sums.
 
-    Names in `_s` are seconds. `reduce_s` are pieces (from so many tokens, seconds there, seconds per token more).
-    `expert_miss` is the chance that a token leaves an expert alone. `error` is the relative error of a step's seconds
-    on rows that nothing was fitted on, `error_source` where it is from.
+    Names in `_s` are seconds. `weights_s` streams all weights but the experts and the output projection. `token_s` and
+    `head_s` are operations of a token fed and of one sampled, `small_s` what small kernels move for a token, `local_s`
+    what a prefilled token costs in attention whatever it sees; `experts_s` streams every expert, `expert_token_s` are
+    a token's operations in them, `expert_miss` is the chance that it leaves one alone. `reduce_s` are pieces (from so
+    many tokens, seconds there, seconds per token more). `error` is the relative error of a step's seconds on rows that
+    nothing was fitted on, `error_source` where it is from.
     """
 
     weights_s: float = 0.0
+    head_weights_s: float = 0.0
     experts_s: float = 0.0
+    expert_token_s: float = 0.0
     expert_miss: float = 0.0
     token_s: float = 0.0
     head_s: float = 0.0
+    small_s: float = 0.0
     dense_floor_s: float = 0.0
+    overlap: float = 1.0
+    head_overlap: float = 1.0
     pair_s: float = 0.0
     local_s: float = 0.0
     row_s: float = 0.0
@@ -54,25 +68,36 @@ class CostModel:
     error_source: str = ERROR_SOURCE
 
     @classmethod
-    def of(cls, deployment: Deployment) -> CostModel:
-        """The roofline of a deployment, at the GPU's measured efficiencies."""
-        shape, gpu, tp = deployment.geometry, deployment.gpu, deployment.tp
-        dense_rate = gpu.flops[deployment.dtype] * gpu.matmul[deployment.dtype] * tp
+    def of(cls, deployment: Deployment, calibration: Calibration | None = None) -> CostModel:
+        """The roofline of a deployment, at the GPU's measured efficiencies, or those of a calibration."""
+        shape, tp, dtype = deployment.geometry, deployment.tp, deployment.dtype
+        gpu = deployment.gpu if calibration is None else calibration.applied(deployment.gpu)
+        dense_rate = gpu.flops[dtype] * gpu.matmul[dtype] * tp
         head_rate = gpu.flops["bf16"] * gpu.matmul["bf16"] * tp
         attention_rate = gpu.flops["bf16"] * gpu.prefill_attention * tp
-        stream = gpu.bandwidth * gpu.streaming[deployment.dtype] * tp
+        stream, head_stream = (gpu.bandwidth * gpu.streaming[name] * tp for name in (dtype, "bf16"))
         read = gpu.bandwidth * gpu.decode_attention
         borrowed = shape.reading_layers / shape.full_layers
-        weights = shape.streamed_bytes(deployment.dtype, 0.0)
+        head_bytes = 2.0 * shape.head_parameters
+        weights = shape.streamed_bytes(dtype, 0.0)
+        active = shape.active_experts * shape.expert_parameters
+        floor_s = MATMULS_PER_LAYER * gpu.matmul_floor_s[dtype] + gpu.layer_s + (gpu.expert_floor_s if active else 0.0)
+        # Queries and outputs in bf16 beside the new rows of K and V.
+        chunk_bytes = shape.reading_layers * 4.0 * shape.q_heads * shape.head_dim + shape.row_bytes("bf16")
         return cls(
-            weights_s=weights / stream,
-            experts_s=(shape.streamed_bytes(deployment.dtype, float("inf")) - weights) / stream,
+            weights_s=(weights - head_bytes) / stream,
+            head_weights_s=head_bytes / head_stream,
+            experts_s=(shape.streamed_bytes(dtype, float("inf")) - weights) / stream,
             expert_miss=1.0 - shape.active_experts / shape.experts if shape.experts else 0.0,
-            token_s=2.0 * (shape.active_parameters - shape.head_parameters) / dense_rate,
+            expert_token_s=2.0 * active / (gpu.flops["bf16"] * gpu.expert_matmul * tp),
+            token_s=2.0 * shape.body_parameters / dense_rate,
             head_s=2.0 * shape.head_parameters / head_rate,
-            dense_floor_s=MATMULS_PER_LAYER * shape.layers * gpu.matmul_floor_s,
+            small_s=SMALL_BYTES * (shape.body_parameters + active) / shape.hidden / (gpu.bandwidth * tp),
+            dense_floor_s=shape.layers * floor_s,
+            overlap=gpu.overlap[dtype],
+            head_overlap=gpu.overlap["bf16"],
             pair_s=shape.prefill_pair_flops() / attention_rate,
-            local_s=shape.local_flops / attention_rate,
+            local_s=shape.local_flops / attention_rate + chunk_bytes / (gpu.bandwidth * gpu.attention_io * tp),
             # One latent row read by many query heads (MLA) takes more operations than bytes.
             row_s=max(deployment.row_bytes() * borrowed / read, shape.pair_flops() / attention_rate),
             state_s=shape.state_traffic_bytes / tp / read,
@@ -109,10 +134,20 @@ class CostModel:
         return held_bytes * self.reload_byte_s
 
     def streaming_s(self, tokens: float) -> float:
-        """Reading the weights that a step of `tokens` tokens touches."""
-        if not self.experts_s:
-            return self.weights_s
-        return self.weights_s + self.experts_s * (1.0 - self.expert_miss**tokens)
+        """Reading the weights that a step of `tokens` tokens touches, the output projection among them."""
+        return self.weights_s + self.head_weights_s + self._experts_s(tokens)
+
+    def _experts_s(self, tokens: float) -> float:
+        return self.experts_s * (1.0 - self.expert_miss**tokens) if self.experts_s else 0.0
+
+    def dense_s(self, fed: float, sampled: float) -> float:
+        """Products and small kernels of a step that feeds `fed` tokens and samples `sampled`."""
+        body = _beside(fed * self.token_s, self.weights_s, self.overlap)
+        if sampled:
+            body += _beside(sampled * self.head_s, self.head_weights_s, self.head_overlap)
+        if self.experts_s:
+            body += _beside(fed * self.expert_token_s, self._experts_s(fed), EXPERT_OVERLAP)
+        return self.dense_floor_s + body + fed * self.small_s
 
     def all_reduce_s(self, tokens: float) -> float:
         """The all-reduces of one step of `tokens` tokens: measured sizes, straight lines between them."""
@@ -124,12 +159,12 @@ class CostModel:
 
     def fixed_s(self, decodes: int) -> float:
         """What every step of a pure decode stretch costs whatever the contexts: dense, all-reduce, host."""
-        dense = max(decodes * (self.token_s + self.head_s), self.streaming_s(decodes), self.dense_floor_s)
-        return dense + self.all_reduce_s(decodes) + self.host_s + self.host_sequence_s * decodes
+        host = self.host_s + self.host_sequence_s * decodes
+        return self.dense_s(decodes, decodes) + self.all_reduce_s(decodes) + host
 
     def decode_attention_s(self, decodes: int, rows: float) -> float:
         """Reading `rows` of K and V and the constant state of `decodes` sequences."""
-        return max(self.attention_floor_s, rows * self.row_s + decodes * self.state_s) if decodes else 0.0
+        return self.attention_floor_s + rows * self.row_s + decodes * self.state_s if decodes else 0.0
 
     def step_s(self, decodes: int, rows: float, prefills: int, tokens: int, pairs: float, ending: int) -> float:
         """One mixed step: `decodes` sequences over `rows`, and `prefills` chunks of `tokens` over `pairs`.
@@ -137,30 +172,29 @@ class CostModel:
         `pairs` sums, over chunk tokens, the rows each can see; `ending` chunks sample their first token.
         """
         fed = decodes + tokens
-        operations = fed * self.token_s + (decodes + ending) * self.head_s
-        dense = max(operations, self.streaming_s(fed), self.dense_floor_s)
-        attention = self.decode_attention_s(decodes, rows) + pairs * self.pair_s + tokens * self.local_s
+        attention = rows * self.row_s + decodes * self.state_s + pairs * self.pair_s + tokens * self.local_s
         host = self.host_s + self.host_sequence_s * (decodes + prefills)
-        return dense + attention + self.all_reduce_s(fed) + host
-
-    def steps_on_floor(self, decodes: int, rows: float) -> int:
-        """Decode steps until the attention term leaves its floor (1 at least); very many once it has left."""
-        gap = self.attention_floor_s - rows * self.row_s - decodes * self.state_s
-        growth = decodes * self.row_s
-        if gap <= 0 or growth <= 0:
-            return 1 << 60
-        return 1 + int(gap / growth)
+        dense = self.dense_s(fed, decodes + ending)
+        return dense + self.attention_floor_s + attention + self.all_reduce_s(fed) + host
 
     def stretch_s(self, decodes: int, rows: float, steps: int) -> float:
         """`steps` pure decode steps of `decodes` sequences that start at `rows` rows in all.
 
-        The attention term must not cross its floor inside (`steps_on_floor`): Σ_i (rows + i·decodes) is
-        steps·rows + decodes·steps·(steps − 1)/2.
+        Σ_i (rows + i·decodes) is steps·rows + decodes·steps·(steps − 1)/2.
         """
-        if rows * self.row_s + decodes * self.state_s <= self.attention_floor_s:
-            return steps * (self.fixed_s(decodes) + self.attention_floor_s)
         read = steps * rows + decodes * steps * (steps - 1) / 2.0
-        return steps * (self.fixed_s(decodes) + decodes * self.state_s) + read * self.row_s
+        return steps * (self.fixed_s(decodes) + self.decode_attention_s(decodes, 0.0)) + read * self.row_s
+
+    def steps_on_floor(self, decodes: int, rows: float) -> int:
+        """Steps after which a stretch's closed sum would break: none here, as every term is linear in the rows."""
+        return 1 << 60
+
+
+def _beside(operations_s: float, bytes_s: float, overlap: float) -> float:
+    """Two times that hide each other in part: the longer alone for a large `overlap`, their sum for 1."""
+    if not operations_s or not bytes_s:
+        return operations_s + bytes_s
+    return (operations_s**overlap + bytes_s**overlap) ** (1.0 / overlap)
 
 
 def _start(piece: tuple[float, float, float]) -> float:

@@ -7,14 +7,15 @@ figure says where it is from: a `*_source` that holds the word *assumed* or *est
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..errors import UserError
 
 PRICE_SOURCE = "CoreWeave on demand, February 2026"
-TABLES = "measured: medians over operator tables under vLLM 0.24.0"
+TABLES = "measured: fitted to operator tables under vLLM 0.24.0"
 PCIE_SHARE = 0.8  # of the link's data-sheet rate that large copies reach
 PCIE_5, PCIE_4 = 63.0e9 * PCIE_SHARE, 31.5e9 * PCIE_SHARE
+LAYER_S = 10e-6  # 8.5 to 11 µs at up to 64 tokens, on an RTX 4090 and an RTX PRO 6000
 HOST_STEP_S = 0.33e-3
 HOST_SEQUENCE_S = 28e-6
 HOST_SOURCE = "assumed: fitted on half of 177 closed-loop H100 points of another engine"
@@ -28,9 +29,16 @@ Points = tuple[tuple[float, float], ...]
 class Gpu:
     """One GPU. `usable_gib` is what an engine sees, not the label; rates per second; times in seconds.
 
-    `matmul` and `streaming` map a dtype to the achieved share of dense peak FLOPs and of memory bandwidth.
+    By dtype: `flops` the dense peak; `matmul` and `streaming` the shares of it and of the memory bandwidth that
+    products approach; `matmul_floor_s` what one product costs whatever its size; `overlap` how well its operations
+    hide its bytes, the p of (operationsᵖ + bytesᵖ)^(1/p): 1 not at all, infinite wholly.
+    Attention: `decode_attention` the share of bandwidth at which caches are read, `prefill_attention` the share of
+    peak, `attention_io` the share of bandwidth at which inputs and outputs move, `attention_floor_s` per layer.
+    Experts: `expert_matmul` the share of the bf16 peak that a fused mixture approaches, in whatever dtype,
+    `expert_floor_s` what it costs per layer beside (routing, sorting, more kernels).
     `all_reduce_s` maps a tensor-parallel size to points (message bytes, seconds), ascending. `link_bandwidth` is the
-    link to the host, one direction. `host_step_s` and `host_sequence_s` are what the engine's host adds to a step.
+    link to the host, one direction. `host_step_s` and `host_sequence_s` are what the engine's host adds to a step,
+    `layer_s` what each layer's small kernels do (norms, rotation, activation) whatever the batch.
     `step_error` is the relative error of a step's seconds on rows that nothing was fitted on.
     """
 
@@ -43,11 +51,16 @@ class Gpu:
     decode_attention: float
     prefill_attention: float
     attention_floor_s: float
-    matmul_floor_s: float
+    matmul_floor_s: Mapping[str, float]
     all_reduce_s: Mapping[int, Points]
     price_per_hour: float | None
     price_source: str = PRICE_SOURCE
     usable_source: str = "measured: device total as an engine reports it"
+    overlap: Mapping[str, float] = field(default_factory=lambda: {"bf16": 3.0, "fp8": 1.25})
+    attention_io: float = 0.45
+    expert_matmul: float = 0.5
+    expert_floor_s: float = 40e-6
+    layer_s: float = LAYER_S
     link_bandwidth: float = PCIE_5
     link_source: str = "assumed: 80 % of PCIe 5 × 16"
     efficiency_source: str = TABLES

@@ -1,8 +1,9 @@
 """The built-in GPUs.
 
-Efficiencies of the A100, H100, H200, B200 and L40S are medians over operator tables measured under vLLM 0.24.0 (A100:
-0.14.0); `calibration/operators` finds them again. The other parts borrow the figures of the nearest measured one.
-fp8 never reaches twice bf16. Peaks are dense: data sheets like to print twice as much, with sparsity.
+Efficiencies of the A100, H100, H200 and L40S are fitted to operator tables measured under vLLM 0.24.0 (A100: 0.14.0),
+those of the RTX parts to a profile of Llama-3.1-8B's layers under vLLM 0.19.0; `calibration/operators` finds them
+again. The other parts borrow the figures of the nearest measured one. fp8 never reaches twice bf16. Peaks are dense:
+data sheets like to print twice as much, with sparsity.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ KIB = 2.0**10
 SIZES = (64 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB, 16_384 * KIB, 65_536 * KIB, 262_144 * KIB)
 NO_PRICE = "unknown: give --price"
 ON_PCIE_4 = "assumed: 80 % of PCIe 4 × 16"
+PROFILE = "measured: fitted to a profile of Llama-3.1-8B's layers under vLLM 0.19.0; fp8 assumed from l40s"
 
 
 def _us(by_tp: dict[int, tuple[float, ...]], sizes: tuple[float, ...] = SIZES) -> dict[int, Points]:
@@ -28,109 +30,122 @@ def _borrowed(part: str) -> str:
 
 
 A100 = Gpu(
-    "a100-80",
-    79.15,
-    2.039e12,
-    {"bf16": 312e12},
-    {"bf16": 0.91},
-    {"bf16": 0.73},
-    0.69,
-    0.54,
-    18e-6,
-    4.6e-6,
-    _us(
+    name="a100-80",
+    usable_gib=79.15,
+    bandwidth=2.039e12,
+    flops={"bf16": 312e12},
+    matmul={"bf16": 0.857},
+    streaming={"bf16": 0.769},
+    overlap={"bf16": 1.62},
+    matmul_floor_s={"bf16": 5.9e-6},
+    decode_attention=0.74,
+    prefill_attention=0.576,
+    attention_io=0.445,
+    attention_floor_s=17.4e-6,
+    all_reduce_s=_us(
         {
             2: (5.0, 6.6, 10.7, 25.2, 126.3, 388.5, 1427.6),
             4: (5.3, 9.9, 18.3, 41.5, 182.5, 540.0, 1920.7),
             8: (6.3, 17.1, 21.7, 45.4, 214.2, 594.2, 2170.2),
         }
     ),
-    2.70,
+    price_per_hour=2.70,
     link_bandwidth=PCIE_4,
     link_source=ON_PCIE_4,
-    efficiency_source="measured: medians over operator tables under vLLM 0.14.0",
+    efficiency_source="measured: fitted to operator tables under vLLM 0.14.0",
 )
 
 H100 = Gpu(
-    "h100",
-    79.18,
-    3.35e12,
-    {"bf16": 989e12, "fp8": 1979e12},
-    {"bf16": 0.80, "fp8": 0.53},
-    {"bf16": 0.87, "fp8": 0.73},
-    0.80,
-    0.58,
-    12e-6,
-    3.1e-6,
-    _us(
+    name="h100",
+    usable_gib=79.18,
+    bandwidth=3.35e12,
+    flops={"bf16": 989e12, "fp8": 1979e12},
+    matmul={"bf16": 0.811, "fp8": 0.487},
+    streaming={"bf16": 0.875, "fp8": 0.875},
+    overlap={"bf16": 3.07, "fp8": 1.22},
+    matmul_floor_s={"bf16": 3.8e-6, "fp8": 6.9e-6},
+    decode_attention=0.873,
+    prefill_attention=0.692,
+    attention_io=0.441,
+    attention_floor_s=12.3e-6,
+    all_reduce_s=_us(
         {
             2: (4.3, 5.2, 8.3, 20.2, 81.4, 306.7, 885.4),
             4: (4.7, 7.2, 12.8, 30.2, 98.8, 329.9, 1180.4),
             8: (5.1, 10.8, 15.0, 30.8, 92.4, 344.0, 1091.0),
         }
     ),
-    6.16,
+    price_per_hour=6.16,
     usable_source="measured: 79.18 GiB in vLLM's own reports",
 )
 
 H200 = Gpu(
-    "h200",
-    139.5,
-    4.8e12,
-    {"bf16": 989e12, "fp8": 1979e12},
-    {"bf16": 0.77, "fp8": 0.60},
-    {"bf16": 0.82, "fp8": 0.67},
-    0.74,
-    0.58,
-    12e-6,
-    3.1e-6,
-    _us(
+    name="h200",
+    usable_gib=139.5,
+    bandwidth=4.8e12,
+    flops={"bf16": 989e12, "fp8": 1979e12},
+    matmul={"bf16": 0.807, "fp8": 0.543},
+    streaming={"bf16": 0.841, "fp8": 0.857},
+    overlap={"bf16": 3.34, "fp8": 1.0},
+    matmul_floor_s={"bf16": 4.1e-6, "fp8": 7.2e-6},
+    decode_attention=0.835,
+    prefill_attention=0.683,
+    attention_io=0.318,
+    attention_floor_s=12.1e-6,
+    all_reduce_s=_us(
         {
             2: (4.5, 5.2, 8.4, 20.5, 76.6, 280.6, 887.3),
             4: (4.6, 7.0, 12.1, 29.8, 93.8, 320.2, 1181.6),
             8: (4.8, 10.1, 14.1, 28.4, 87.2, 323.3, 1052.4),
         }
     ),
-    6.31,
+    price_per_hour=6.31,
     usable_source="measured: 139 to 140 GiB in public reports",
 )
 
+# Published medians of its tables, carried over to the forms of the cost model as those of the H200 carry over.
 B200 = Gpu(
-    "b200",
-    179.0,
-    8.0e12,
-    {"bf16": 2250e12, "fp8": 4500e12},
-    {"bf16": 0.69, "fp8": 0.47},
-    {"bf16": 0.77, "fp8": 0.54},
-    0.78,
-    0.49,
-    9e-6,
-    2.5e-6,
-    _us({2: (7.0, 57.0), 4: (7.1, 68.0), 8: (7.8, 63.0)}, (SIZES[0], SIZES[4])),
-    8.60,
+    name="b200",
+    usable_gib=179.0,
+    bandwidth=8.0e12,
+    flops={"bf16": 2250e12, "fp8": 4500e12},
+    matmul={"bf16": 0.72, "fp8": 0.43},
+    streaming={"bf16": 0.79, "fp8": 0.69},
+    overlap={"bf16": 3.34, "fp8": 1.0},
+    matmul_floor_s={"bf16": 3.3e-6, "fp8": 5.8e-6},
+    decode_attention=0.88,
+    prefill_attention=0.58,
+    attention_io=0.32,
+    attention_floor_s=9e-6,
+    expert_floor_s=15e-6,
+    all_reduce_s=_us({2: (7.0, 57.0), 4: (7.1, 68.0), 8: (7.8, 63.0)}, (SIZES[0], SIZES[4])),
+    price_per_hour=8.60,
     usable_source="estimated: about 179 GiB in public reports",
+    efficiency_source="estimated: from published medians of operator tables under vLLM 0.24.0",
     all_reduce_source="measured at 64 KiB and 16 MiB, a line between and beyond",
 )
 
 L40S = Gpu(
-    "l40s",
-    44.42,
-    0.864e12,
-    {"bf16": 362e12, "fp8": 733e12},
-    {"bf16": 0.61, "fp8": 0.50},
-    {"bf16": 0.82, "fp8": 0.70},
-    0.73,
-    0.49,
-    12e-6,
-    3.2e-6,
-    _us(
+    name="l40s",
+    usable_gib=44.42,
+    bandwidth=0.864e12,
+    flops={"bf16": 362e12, "fp8": 733e12},
+    matmul={"bf16": 0.642, "fp8": 0.53},
+    streaming={"bf16": 0.787, "fp8": 0.77},
+    overlap={"bf16": 2.17, "fp8": 1.15},
+    matmul_floor_s={"bf16": 0.0, "fp8": 2.7e-6},
+    decode_attention=0.787,
+    prefill_attention=0.536,
+    attention_io=1.28,
+    attention_floor_s=11.2e-6,
+    all_reduce_s=_us(
         {
             2: (5.6, 18.1, 60.2, 229.4, 891.9, 3541.6, 14_061.7),
             4: (14.1, 115.6, 360.6, 1648.7, 6676.2, 27_241.5, 108_478.4),
             8: (26.7, 207.1, 582.6, 4014.5, 15_805.9, 60_073.0, 240_073.7),
         }
     ),
-    2.25,
+    price_per_hour=2.25,
     usable_source="measured: 44.4 to 44.5 GiB in public reports, error correction on",
     link_bandwidth=PCIE_4,
     link_source=ON_PCIE_4,
@@ -179,8 +194,8 @@ A10G = replace(
     usable_gib=22.2,
     bandwidth=0.600e12,
     flops={"bf16": 70e12},
-    matmul={"bf16": 0.61},
-    streaming={"bf16": 0.82},
+    matmul={"bf16": L40S.matmul["bf16"]},
+    streaming={"bf16": L40S.streaming["bf16"]},
     price_per_hour=1.006,
     price_source="AWS g5.xlarge, June 2026",
     usable_source="measured: 22.2 GiB in public reports, error correction on",
@@ -194,16 +209,18 @@ RTX_4090 = replace(
     usable_gib=23.52,
     bandwidth=1.008e12,
     flops={"bf16": 165.2e12, "fp8": 330.3e12},
-    matmul={"bf16": 0.8, "fp8": 0.66},
-    streaming={"bf16": 0.9, "fp8": 0.77},
-    decode_attention=0.9,
-    prefill_attention=0.8,
-    attention_floor_s=0.0,
-    matmul_floor_s=0.0,
+    matmul={"bf16": 0.968, "fp8": 0.53},
+    streaming={"bf16": 0.937, "fp8": 0.77},
+    overlap={"bf16": 2.54, "fp8": 1.15},
+    matmul_floor_s={"bf16": 7.2e-6, "fp8": 7.2e-6},
+    decode_attention=0.905,
+    prefill_attention=0.818,
+    attention_io=0.59,
+    attention_floor_s=10.8e-6,
     price_per_hour=None,
     price_source=NO_PRICE,
     usable_source="measured: 25,250,627,584 bytes in the record of a vLLM run",
-    efficiency_source="assumed: 90 % of bandwidth, 80 % of peak",
+    efficiency_source=PROFILE,
     all_reduce_source=_borrowed("l40s, the same link"),
 )
 
@@ -213,8 +230,15 @@ RTX_PRO_6000 = replace(
     usable_gib=94.97,
     bandwidth=1.792e12,
     flops={"bf16": 503.8e12, "fp8": 1007.6e12},
+    matmul={"bf16": 0.785, "fp8": 0.53},
+    streaming={"bf16": 0.885, "fp8": 0.77},
+    overlap={"bf16": 1.61, "fp8": 1.15},
+    matmul_floor_s={"bf16": 6.8e-6, "fp8": 6.8e-6},
+    decode_attention=0.803,
+    prefill_attention=0.431,
+    attention_io=1.39,
+    attention_floor_s=10.2e-6,
     usable_source="estimated: about 95 GiB in public reports",
-    efficiency_source="assumed: 90 % of bandwidth, 80 % of peak",
     all_reduce_s={tp: tuple((size, t / 2) for size, t in points) for tp, points in L40S.all_reduce_s.items()},
     all_reduce_source="estimated: half of l40s' times, for twice the link's rate",
     link_bandwidth=H100.link_bandwidth,

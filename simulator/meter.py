@@ -55,7 +55,7 @@ class Meter:
 
     def decoded(self, cost: CostModel, decodes: int, steps: int, whole: float) -> None:
         """Split the `whole` seconds of a pure decode stretch by what they were spent on."""
-        weights = cost.weights_s * steps
+        weights = cost.dense_s(decodes, decodes) * steps
         host = (cost.host_s + cost.host_sequence_s * decodes) * steps
         self.weights_s += weights
         self.host_s += host

@@ -1,4 +1,4 @@
-"""Efficiencies and floors of a GPU from operator tables, each found where it binds; impossible rows are dropped.
+"""Efficiencies and floors of a GPU from operator tables, in the forms of the cost model; impossible rows are dropped.
 
 A row is impossible when its operations take less time than the dense peak allows, or when it moves more bytes than any
 cache holds and faster than the memory can. Such rows exist in published tables, up to hundreds of times too fast.
@@ -6,27 +6,30 @@ cache holds and faster than the memory can. Such rows exist in published tables,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..gpu import Gpu, Points
 from ..gpus import SIZES
-from .fit import fit, held_out
+from .fit import Bounds, Predict, fit, held_out
 from .tables import Rows
 
 SLACK = 1.05  # clocks above the data sheet's, and its rounding
 CACHE_BYTES = 0.5e9  # beyond it no chip's cache can hide the memory's bandwidth
-LARGE, FEW, STREAMED, LONG = 4096, 16, 8192.0**2, 4096
-READ_BYTES, KV_HEADS, HEAD = 2e8, 8, 128
-FLOOR_BYTES, FLOOR_SEQUENCES = 1e6, 8
-ENOUGH = 8  # rows below which nothing is fitted
+SIDE, TOKENS = (1024, 32_768), 16_384  # products of the sizes that models have
+CACHED = (1e6, 2e8)  # bytes between which a repeated measurement may find its rows in the cache
+HEAD, GROUPED, CHUNK = 128, 4, (128, 32_768)
+ENOUGH = 16  # rows below which nothing is fitted
+
+_SHARE = (0.7, 0.02, 1.0)
+_FLOOR = (5e-6, 0.0, 1e-3)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One constant: where it goes in `Gpu`, its value, the rows behind it, and their errors."""
+    """One constant: where it goes in `Gpu`, its value, and the rows and errors of the fit that found it."""
 
     field: str
     dtype: str | None
@@ -50,11 +53,15 @@ class OperatorFit:
 def possible(rows: Rows, gpu: Gpu) -> np.ndarray:
     """Mask of the rows that the chip can do. Rows without a positive finite time are none of them."""
     fine = np.isfinite(rows.seconds) & (rows.seconds > 0)
+    if rows.kind == "all_reduce":
+        return fine
     seconds = np.where(fine, rows.seconds, 1.0)
-    peak = np.array([gpu.flops.get(str(d).split("_")[0], gpu.flops["bf16"]) for d in rows.dtype])
+    peak = np.full(len(rows), gpu.flops["bf16"])
+    if "fp8" in gpu.flops:
+        peak[np.char.startswith(rows.dtype.astype(str), "fp8")] = gpu.flops["fp8"]
     computed = rows.flops / seconds <= SLACK * peak
     moved = (rows.bytes < CACHE_BYTES) | (rows.bytes / seconds <= SLACK * gpu.bandwidth)
-    return fine & (computed & moved if rows.kind != "all_reduce" else True)
+    return fine & computed & moved
 
 
 def fit_operators(tables: Iterable[Rows], gpu: Gpu) -> OperatorFit:
@@ -68,83 +75,94 @@ def fit_operators(tables: Iterable[Rows], gpu: Gpu) -> OperatorFit:
         dropped[rows.kind] = dropped.get(rows.kind, 0) + int((~mask).sum())
         kinds.setdefault(rows.kind, []).append(rows.where(mask))
     figures: list[Figure] = []
-    for rows in kinds.get("matmul", []):
-        figures += _matmul(rows, gpu)
-    for rows in kinds.get("prefill", []):
-        figures += _prefill(rows, gpu)
-    for rows in kinds.get("decode", []):
-        figures += _decode(rows, gpu)
-    found = apply(gpu, figures)
+    for kind, finder in (("matmul", _products), ("prefill", _prefill), ("decode", _decode)):
+        if kind in kinds:
+            figures += finder(joined(kinds[kind]), gpu)
+    found = _applied(gpu, figures)
     reduced = {tp: points for rows in kinds.get("all_reduce", []) for tp, points in all_reduce_points(rows).items()}
     return OperatorFit(replace(found, all_reduce_s=dict(gpu.all_reduce_s) | reduced), tuple(figures), read, dropped)
 
 
-def apply(gpu: Gpu, figures: Sequence[Figure]) -> Gpu:
-    """The GPU with these figures in place of its own."""
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Rows of one kind from several tables; of `detail` what all of them have."""
+    shared = set.intersection(*(set(part.detail) for part in parts))
+    detail = {name: np.concatenate([part.detail[name] for part in parts]) for name in sorted(shared)}
+    return Rows(
+        parts[0].kind,
+        np.concatenate([part.dtype for part in parts]),
+        np.concatenate([part.flops for part in parts]),
+        np.concatenate([part.bytes for part in parts]),
+        np.concatenate([part.seconds for part in parts]),
+        detail,
+    )
+
+
+def _applied(gpu: Gpu, figures: Sequence[Figure]) -> Gpu:
     for figure in figures:
-        if figure.dtype is None:
-            gpu = replace(gpu, **{figure.field: figure.value})
-        else:
-            gpu = replace(gpu, **{figure.field: dict(getattr(gpu, figure.field)) | {figure.dtype: figure.value}})
+        old = getattr(gpu, figure.field)
+        new = figure.value if figure.dtype is None else dict(old) | {figure.dtype: figure.value}
+        gpu = replace(gpu, **{figure.field: new})
     return gpu
 
 
-def _matmul(rows: Rows, gpu: Gpu) -> list[Figure]:
-    """Large products against peak, products of few rows against bandwidth, small ones as a floor (bf16)."""
-    out: list[Figure] = []
+def _products(rows: Rows, gpu: Gpu) -> list[Figure]:
+    """floor + (operationsᵖ + bytesᵖ)^(1/p), by dtype."""
     m, n, k = (rows.detail[name] for name in "mnk")
-    large = min(LARGE, float(m.max()))  # profiles end at the engine's token budget
+    sized = (np.minimum(n, k) >= SIDE[0]) & (np.minimum(n, k) <= SIDE[1]) & (m <= TOKENS)
+    out: list[Figure] = []
     for dtype in gpu.flops:
-        of = rows.dtype == dtype
-        most = of & (m >= large) & (m >= LARGE / 2) & (n >= LARGE) & (k >= LARGE)
-        out += _share("matmul", dtype, rows.where(most), rows.flops[most] / gpu.flops[dtype])
-        few = of & (m <= FEW) & (n * k >= STREAMED)
-        out += _share("streaming", dtype, rows.where(few), rows.bytes[few] / gpu.bandwidth)
-    small = (rows.dtype == "bf16") & (rows.bytes < FLOOR_BYTES) & (m <= FEW)
-    return out + _floor("matmul_floor_s", rows.where(small))
+        of = rows.where((rows.dtype == dtype) & sized)
+        operations, moved = of.flops / gpu.flops[dtype], of.bytes / gpu.bandwidth
+
+        def predict(
+            v: Mapping[str, float], operations: np.ndarray = operations, moved: np.ndarray = moved
+        ) -> np.ndarray:
+            p = v["overlap"]
+            beside = (operations / v["matmul"]) ** p + (moved / v["streaming"]) ** p
+            return v["matmul_floor_s"] + beside ** (1 / p)
+
+        bounds = {"matmul": _SHARE, "streaming": _SHARE, "overlap": (3.0, 1.0, 8.0), "matmul_floor_s": _FLOOR}
+        out += _figures(of, predict, bounds, dtype)
+    return out
 
 
 def _prefill(rows: Rows, gpu: Gpu) -> list[Figure]:
-    """Causal attention of long prompts against peak."""
-    isl = rows.detail["isl"]
-    plain = (rows.dtype == "bf16") & (rows.detail["window"] == 0) & (rows.detail["head_dim"] == HEAD)
-    mask = plain & (isl >= min(LONG, float(isl.max())))
-    return _share("prefill_attention", None, rows.where(mask), rows.flops[mask] / gpu.flops["bf16"])
+    """floor + pairs against peak + what goes in and out against bandwidth; the floor is that of decoding."""
+    d = rows.detail
+    plain = (rows.dtype == "bf16") & (d["window"] == 0) & (d["head_dim"] == HEAD)
+    tokens = d["isl"] * d["batch_size"]
+    grouped = d["num_heads"] >= GROUPED * d["num_key_value_heads"]
+    mask = plain & grouped & (d["isl"] >= CHUNK[0]) & (tokens <= CHUNK[1])
+    of = rows.where(mask)
+    pairs = of.flops / gpu.flops["bf16"]
+    sides = (4.0 * d["num_heads"] + 4.0 * d["num_key_value_heads"])[mask] * HEAD
+    moved = tokens[mask] * sides / gpu.bandwidth
+    bounds = {"prefill_attention": _SHARE, "attention_io": (0.5, 0.02, 4.0), "floor": _FLOOR}
+    found = _figures(
+        of, lambda v: v["floor"] + pairs / v["prefill_attention"] + moved / v["attention_io"], bounds, None
+    )
+    return [figure for figure in found if figure.field != "floor"]
 
 
 def _decode(rows: Rows, gpu: Gpu) -> list[Figure]:
-    """Reading long contexts against bandwidth, short ones as a floor."""
-    plain = (rows.dtype == "bf16") & (rows.detail["window"] == 0) & (rows.detail["num_key_value_heads"] == KV_HEADS)
-    mask = plain & (rows.bytes > READ_BYTES)
-    small = plain & (rows.bytes < FLOOR_BYTES) & (rows.detail["batch_size"] <= FLOOR_SEQUENCES)
-    read = _share("decode_attention", None, rows.where(mask), rows.bytes[mask] / gpu.bandwidth)
-    return read + _floor("attention_floor_s", rows.where(small))
+    """floor + rows read against bandwidth; rows that a cache may have held are left out."""
+    d = rows.detail
+    plain = (rows.dtype == "bf16") & (d["window"] == 0) & (d["head_dim"] == HEAD)
+    grouped = d["num_heads"] >= GROUPED * d["num_key_value_heads"]
+    of = rows.where(plain & grouped & ((rows.bytes <= CACHED[0]) | (rows.bytes >= CACHED[1])))
+    moved = of.bytes / gpu.bandwidth
+    bounds = {"decode_attention": _SHARE, "attention_floor_s": _FLOOR}
+    return _figures(of, lambda v: v["attention_floor_s"] + moved / v["decode_attention"], bounds, None)
 
 
-def _share(field: str, dtype: str | None, rows: Rows, ideal_s: np.ndarray) -> list[Figure]:
-    """The share of an ideal that the rows reach: ideal seconds/share, fitted in logarithms."""
-    return _figure(field, dtype, rows, lambda value: ideal_s / value, (0.5, 0.01, 1.0))
-
-
-def _floor(field: str, rows: Rows) -> list[Figure]:
-    """One constant time."""
-    return _figure(field, None, rows, lambda value: np.full(len(rows), value), (1e-5, 1e-7, 1e-3))
-
-
-def _figure(
-    field: str,
-    dtype: str | None,
-    rows: Rows,
-    seconds_of: Callable[[float], np.ndarray],
-    bounds: tuple[float, float, float],
-) -> list[Figure]:
+def _figures(rows: Rows, predict: Predict, bounds: Bounds, dtype: str | None) -> list[Figure]:
+    """One fit, a figure for each of its constants; none where there are too few rows."""
     if len(rows) < ENOUGH:
         return []
     shapes = zip(*rows.detail.values(), strict=True)
-    apart = held_out([" ".join(f"{value:g}" for value in shape) for shape in shapes])
-    found = fit(lambda values: seconds_of(values["value"]), rows.seconds, {"value": bounds}, apart)
-    errors = found.fitted_error, found.held_out_error
-    return [Figure(field, dtype, found.values["value"], found.n_fit, found.n_held_out, *errors)]
+    found = fit(predict, rows.seconds, bounds, held_out([" ".join(f"{v:g}" for v in shape) for shape in shapes]))
+    counts = found.n_fit, found.n_held_out, found.fitted_error, found.held_out_error
+    return [Figure(name, dtype, value, *counts) for name, value in found.values.items()]
 
 
 def all_reduce_points(rows: Rows) -> dict[int, Points]:
@@ -155,14 +173,12 @@ def all_reduce_points(rows: Rows) -> dict[int, Points]:
     found: dict[int, Points] = {}
     for gpus in np.unique(rows.detail["gpus"]):
         mask = rows.detail["gpus"] == gpus
-        order = np.argsort(rows.bytes[mask])
+        order = np.argsort(rows.bytes[mask], kind="stable")
         size, seconds = rows.bytes[mask][order], rows.seconds[mask][order]
         small = size <= SIZES[0]
         if not small.any() or size[-1] < SIZES[1]:
             continue
-        points = [(SIZES[0], float(np.median(seconds[small])))]
-        for at in SIZES[1:]:
-            if at <= size[-1]:
-                points.append((at, float(np.exp(np.interp(np.log(at), np.log(size), np.log(seconds))))))
-        found[int(gpus)] = tuple(points)
+        times = np.exp(np.interp(np.log(SIZES[1:]), np.log(size), np.log(seconds)))
+        later = [(at, float(t)) for at, t in zip(SIZES[1:], times, strict=True) if at <= size[-1]]
+        found[int(gpus)] = ((SIZES[0], float(np.median(seconds[small]))), *later)
     return found

@@ -18,7 +18,6 @@ from ...errors import InputError, UserError
 from ..geometry import Geometry
 
 Columns = Mapping[str, np.ndarray]
-SIZE = {"bf16": 2.0, "fp8": 1.0}
 # Other spellings; block-scaled fp8 is a kernel of its own, and stays apart.
 DTYPES = {"bfloat16": "bf16", "float16": "bf16", "half": "bf16", "fp16": "bf16", "bf16": "bf16", "fp8": "fp8"}
 
@@ -106,7 +105,7 @@ def _dtypes(values: np.ndarray) -> np.ndarray:
 
 
 def _sizes(dtype: np.ndarray) -> np.ndarray:
-    return np.array([SIZE.get(name, 2.0) for name in dtype])
+    return np.where(np.char.startswith(dtype.astype(str), "fp8"), 1.0, 2.0)
 
 
 def matmul_rows(m: Any, n: Any, k: Any, dtype: np.ndarray, seconds: np.ndarray) -> Rows:
@@ -221,10 +220,10 @@ def _profiled_attention(columns: Columns, geometry: Geometry | None) -> list[Row
     per_pair, per_row = 4.0 * shape.q_heads * shape.head_dim, 4.0 * shape.kv_heads * shape.head_dim
     chunk, decodes = c["prefill_chunk"], c["n_decode"] * c["kv_decode"]
     context = c["kv_prefill"] + (chunk + 1) / 2
-    heads = np.full(len(seconds), float(shape.kv_heads))
-    detail = {"batch_size": np.maximum(1.0, c["n_decode"]), "num_key_value_heads": heads, "isl": chunk}
-    detail |= {"head_dim": np.full(len(seconds), float(shape.head_dim)), "step": c["kv_decode"]}
-    detail |= {"window": np.zeros(len(seconds))}
+    constant = {"num_heads": shape.q_heads, "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim}
+    detail = {name: np.full(len(seconds), float(value)) for name, value in (constant | {"window": 0}).items()}
+    detail |= {"batch_size": np.maximum(1.0, c["n_decode"]), "isl": chunk, "step": c["kv_decode"]}
+    detail |= {"context": c["kv_prefill"]}
     prefill = Rows("prefill", dtype, per_pair * chunk * context, per_row * context, seconds, detail)
     decode = Rows("decode", dtype, per_pair * decodes, per_row * decodes, seconds, detail)
     return [prefill.where((chunk > 0) & (decodes == 0)), decode.where((chunk == 0) & (decodes > 0))]
