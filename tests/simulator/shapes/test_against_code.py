@@ -1,0 +1,118 @@
+"""Parameters and cache against the public model code itself: built on no device, or run on a few tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kvmill.simulator.catalogue import CONFIGS
+from kvmill.simulator.geometry import Geometry
+from kvmill.simulator.shapes.families import geometry_of
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 512, "pad_token_id": 0,
+}  # fmt: skip
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+MLA = {
+    "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 2,
+    "first_k_dense_replace": 1, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+DELTA = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16,
+}  # fmt: skip
+MODELS = {
+    "llama": ("llama", {}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "granite": ("granite", {}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "ministral3": ("ministral3", {}),
+    "phi3": ("phi3", {}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {"attention_bias": True}),
+    "qwen3 sliding late": ("qwen3", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2}),
+    "smollm3": ("smollm3", {"tie_word_embeddings": True}),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo3", {"sliding_window": 8}),
+    "mixtral": ("mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2}),
+    "minimax_m2": ("minimax_m2", {"num_local_experts": 6, "num_experts_per_tok": 2}),
+    "glm4_moe": ("glm4_moe", MLA | {"use_qk_norm": True, "attention_bias": True}),
+    "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}),
+    "qwen3_moe": ("qwen3_moe", EXPERTS | {"decoder_sparse_step": 2}),
+    "gpt_oss": ("gpt_oss", {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 8}),
+    "deepseek_v2": ("deepseek_v2", MLA | {"q_lora_rank": None}),
+    "deepseek_v3": ("deepseek_v3", MLA | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1}),
+    "gemma2": ("gemma2", {"sliding_window": 8}),
+    "gemma3": ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2}),
+    "gemma4 sharing": (
+        "gemma4_text",
+        {
+            "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "sliding_window": 8,
+            "global_head_dim": 32, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 128,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4 experts": (
+        "gemma4_text",
+        {
+            "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 8, "global_head_dim": 32,
+            "attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True, "num_experts": 6, "top_k_experts": 2, "moe_intermediate_size": 24,
+        },
+    ),
+    "qwen3_5": ("qwen3_5_text", DELTA),
+    "qwen3_5_moe": ("qwen3_5_moe_text", DELTA | EXPERTS | {"shared_expert_intermediate_size": 40}),
+    "qwen3_next": ("qwen3_next", DELTA | EXPERTS | {"shared_expert_intermediate_size": 40}),
+}  # fmt: skip
+BUFFERS = ("layer_scalar", "e_score_correction_bias")  # in the checkpoint, though the code calls them buffers
+
+
+def shape_of(name: str) -> Geometry:
+    kind, changes = MODELS[name]
+    return geometry_of({"model_type": kind} | SMALL | changes, "of a test", name, "test")
+
+
+def model_of(name: str, device: str) -> torch.nn.Module:
+    kind, changes = MODELS[name]
+    config = transformers.AutoConfig.for_model(kind, **{"dtype": torch.float32, **SMALL, **changes})
+    with torch.device(device):
+        return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def parameters(model: torch.nn.Module) -> int:
+    buffers = sum(one.numel() for name, one in model.named_buffers() if name.endswith(BUFFERS))
+    return sum(one.numel() for one in model.parameters()) + buffers
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_as_many_parameters_as_the_model_s_own_code_declares(name):
+    shape = shape_of(name)
+    unused = shape.extra_parameters  # key and value matrices of borrowing layers: in the checkpoint, not in this code
+    assert shape.parameters - unused == parameters(model_of(name, "meta"))
+    assert (unused > 0) == (name == "gemma4 sharing")
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "qwen3-30b-a3b", "smollm2-135m"])
+def test_the_catalogue_s_values_build_the_model_of_that_size(name):
+    values = {key: value for key, value in CONFIGS[name].items() if key not in ("model_type", "quantization_config")}
+    config = transformers.AutoConfig.for_model(CONFIGS[name]["model_type"], **values)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert geometry_of(CONFIGS[name], "of a test", name, "test").parameters == parameters(model)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "qwen3 sliding late", "gpt_oss", "gemma3", "gemma4 sharing", "gemma4 experts"]
+)
+def test_a_session_holds_the_bytes_that_the_model_s_own_cache_has(name):
+    """In float32: twice the bytes of bf16 for whatever holds keys and values."""
+    model, tokens = model_of(name, "cpu"), 20
+    cache = transformers.DynamicCache(config=model.config)
+    with torch.no_grad():
+        model(torch.arange(tokens)[None], cache=cache, use_cache=True)
+    kept = [getattr(layer, part, None) for layer in cache.layers for part in ("keys", "values")]
+    held = sum(one.numel() for one in kept if one is not None) * 2
+    assert sum(shape_of(name).held_bytes(tokens, "bf16").values()) == held
