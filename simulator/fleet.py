@@ -1,33 +1,32 @@
 """`Fleet`: replicas behind a router, and the agents that send them turns.
 
-A session stays with one replica while its cache is there; a new one, and one whose cache is gone, goes to the replica
-that holds the fewest rows.
-Closed workloads start in the stationary state: agents mid-session by the length-biased law, the caches of the most
-recently active resident. The same seed gives every policy and every fleet size the same agents.
+Closed workloads, and open ones, start in the stationary state: agents mid-session, the caches of the most recently
+active resident. The same seed gives every policy, every router and every fleet size the same agents.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import simpy
 
 from ..errors import UserError
+from .arrivals import Renewal, pick, recorded
 from .cost import CostModel
-from .deployment import Deployment
+from .deployment import BLOCK_TOKENS, Deployment
 from .live import Live
 from .meter import SUMS
-from .positions import Positions
+from .positions import Place, Positions
 from .replica import Replica
+from .routers import counted, find_router
 from .session import SessionPlan
+from .turns import Turns
 from .workload import Workload
 
 MOST_PRESENT = 200_000  # sessions at once: memory and minutes of a simulation
-
-Turn = tuple[float, float, float, float, int, bool]  # arrival, TTFT, TPOT (NaN for one token), E2E, output, cache hit
 
 
 class Fleet:
@@ -42,92 +41,120 @@ class Fleet:
         cost: CostModel,
         replicas: int,
         seed: int,
+        *,
+        router: str = "affinity",
         **options: Any,
     ) -> None:
         self.env = simpy.Environment()
         self.workload, self.positions, self.plan_of, self.seed = workload, positions, plan_of, seed
+        self.router = find_router(router)
         self.replicas = [
             Replica(self.env, deployment, cost, self.done, lost=self.reroute, **options) for _ in range(replicas)
         ]
-        self.turns: list[Turn] = []
+        self.up = dict(enumerate(self.replicas))  # those that work, in order
+        self.turns = Turns()
         self.rejected: list[float] = []
         self.live: set[Live] = set()
-        self.draws: dict[int, random.Random] = {}
+        self.left: dict[int, dict[int, Live]] = {}  # agent → replica → what its session has left there
+        self.stranded: list[Live] = []  # turns that wait for a replica to come back
         self.agents = 0
+        self.draws = [0] * (workload.agents or 0)
         self.before: dict[str, float] = {}
+        self.arrivals: Iterator[float] = iter(())
         self.populate()
 
     # -- the start -----------------------------------------------------------------------------------------
 
     def populate(self) -> None:
-        """Agents in the stationary state; or, at the recorded starts, sessions resampled from the log."""
+        """Agents in the stationary state, and sessions that arrive; or sessions at the recorded starts."""
         workload, rng = self.workload, np.random.default_rng([self.seed, 1])
         if workload.kind == "recorded":
-            usable = self.positions.usable
-            for i, session in zip(usable, rng.choice(usable, len(usable)), strict=True):
-                self.after(workload.sessions[i].start_s or 0.0, self.begin, int(session))
+            starts = np.array([workload.sessions[i].start_s or 0.0 for i in self.positions.usable])
+            self.arrivals = iter(recorded(starts, workload.scale_load, rng).tolist())
+            self.expect()
             return
-        expected = workload.agents or (workload.rate or 0.0) * self.positions.mean_session_s
+        present: list[tuple[Place, Live]] = []
+        for place in self.present(rng):
+            agent = self.agents
+            self.agents += 1
+            if place.turn + 1 < self.positions.turns[place.session]:
+                live = Live(self.plan_of(place.session), agent, place.turn + 1)
+                present.append((place, live))
+                self.after(place.until_s, self.submit, live)
+            elif workload.agents:
+                self.after(place.until_s, self.renew, agent)
+        self.house(sorted(present, key=lambda item: -item[0].age_s))
+        self.furnish(sorted(present, key=lambda item: item[0].since_s))
+        self.expect()
+
+    def present(self, rng: np.random.Generator) -> list[Place]:
+        """Where the sessions are that are under way at the start. Sets `arrivals` of an open workload.
+
+        UserError when they are more than can be simulated.
+        """
+        workload, positions = self.workload, self.positions
+        expected = workload.agents or (workload.rate or 0.0) * positions.mean_session_s
         if expected > MOST_PRESENT:
             raise UserError(
                 f"workload {workload.name}: {expected:,.0f} sessions at once; up to {MOST_PRESENT:,} are simulated: "
                 "plan a share of the load and scale the answer"
             )
-        present = workload.agents or int(rng.poisson(expected))
-        resident: list[tuple[float, float, Live]] = []
-        for session, turn, until, since, age in self.positions.draw(rng, present):
-            agent = self.agents
-            self.agents += 1
-            if turn + 1 >= self.positions.turns[session]:
-                self.after(until, self.renew, agent)
-                continue
-            live = Live(self.plan_of(session), agent, turn + 1)
-            resident.append((since, age, live))
-            self.after(until, self.submit, live)
-        self.house([(age, live) for _, age, live in resident])
-        self.furnish([live for _, _, live in sorted(resident, key=lambda item: item[0])])
-        if workload.rate:
-            self.arrivals = random.Random(f"{self.seed}/arrivals")
-            self.after(self.arrivals.expovariate(workload.rate), self.arrive, workload.rate)
+        if not workload.rate:
+            return positions.draw(rng, int(expected))
+        law, later = Renewal(workload.rate, workload.burstiness), random.Random(f"{self.seed}/arrivals")
+        if workload.burstiness == 1:
+            self.arrivals = law.times(later, later.expovariate(workload.rate))
+            return positions.draw(rng, int(rng.poisson(expected)))
+        ages, first_s = law.before(rng, positions.longest_session_s)
+        self.arrivals = law.times(later, first_s)
+        return positions.at(rng.choice(positions.usable, len(ages)), ages)
 
-    def house(self, present: list[tuple[float, Live]]) -> None:
-        """Give every session the replica that held the fewest rows when it began, oldest first.
+    def house(self, present: list[tuple[Place, Live]]) -> None:
+        """Give every session, oldest first, the replica that held the fewest rows when it began.
 
         Rows are taken to have grown evenly since each session's start. Balancing today's rows instead would begin
         with a fleet better balanced than any that has been running.
         """
-        present = sorted(present, key=lambda item: -item[0])
-        ages = np.array([age for age, _ in present])
+        ages = np.array([place.age_s for place, _ in present])
         start = np.array([live.plan.after[live.plan.begin] for _, live in present], dtype=float)
-        rows = np.array([self.counted(live) for _, live in present], dtype=float)
+        rows = np.array([counted(live) for _, live in present], dtype=float)
         homes = np.zeros(len(present), dtype=int)
-        for i, (age, live) in enumerate(present):
-            then = start[:i] + (rows[:i] - start[:i]) * (1 - age / np.maximum(ages[:i], 1e-9))
+        for i, (place, live) in enumerate(present):
+            then = start[:i] + (rows[:i] - start[:i]) * (1 - place.age_s / np.maximum(ages[:i], 1e-9))
             loads = np.bincount(homes[:i], weights=then, minlength=len(self.replicas))
             homes[i] = live.replica = int(loads.argmin())
             self.replicas[live.replica].load += int(rows[i])
             self.live.add(live)
 
-    def furnish(self, resident: list[Live]) -> None:
-        """Fill each pool with the caches of its agents, the most recently active first, until one does not fit."""
+    def furnish(self, present: list[tuple[Place, Live]]) -> None:
+        """Fill each pool with the caches of its sessions, the most recently active first, until one does not fit.
+
+        The rest has left, or is in host memory where caches are moved there.
+        """
         full: set[int] = set()
-        stay: list[Live] = []
-        for live in resident:
-            replica = self.replicas[live.replica]
-            plan, turn = live.plan, live.turn - 1
-            shared = plan.shared // 16
+        kept: list[tuple[float, Live, int]] = []
+        for place, live in present:
+            replica, plan, turn = self.replicas[live.replica], live.plan, live.turn - 1
+            if place.since_s > replica.cache.ttl_s:
+                continue
             need = plan.blocks(turn, plan.rows(turn))
-            lent = shared if shared and 0 not in replica.pool.shared else 0
+            lent = 0 if replica.cache.loaded(live) else plan.shared // BLOCK_TOKENS
             if live.replica in full or need + lent > replica.pool.free:
                 full.add(live.replica)
+                if replica.cache.offloads:
+                    kept.append((place.since_s, live, need))
                 continue
             replica.pool.take(need + lent)
             if lent:
-                replica.pool.share(0, lent)
+                replica.pool.share(plan.group, lent)
             live.blocks = need
-            stay.append(live)
-        for live in reversed(stay):
-            self.replicas[live.replica].pool.park(live)
+            kept.append((place.since_s, live, need))
+        for since_s, live, need in reversed(kept):
+            cache = self.replicas[live.replica].cache
+            if live.blocks:
+                cache.keep(live, -since_s)
+            elif cache.host.put(live, need):
+                live.parked = need
 
     # -- the life of a session -----------------------------------------------------------------------------
 
@@ -136,66 +163,89 @@ class Fleet:
         event = self.env.timeout(delay)
         event.callbacks = [lambda _: action(*args)]
 
-    def arrive(self, rate: float) -> None:
-        """A session of an open workload, and the next arrival."""
+    def expect(self) -> None:
+        """Wait for the next session of an open or recorded workload."""
+        due = next(self.arrivals, None)
+        if due is not None:
+            self.after(max(0.0, due - self.env.now), self.arrive)
+
+    def arrive(self) -> None:
+        """A session arrives: it is an agent of its own."""
         agent = self.agents
         self.agents += 1
-        self.after(self.arrivals.expovariate(rate), self.arrive, rate)
+        self.expect()
         self.renew(agent)
 
     def renew(self, agent: int) -> None:
-        """The agent draws a session and begins it at once."""
-        if agent not in self.draws:
-            self.draws[agent] = random.Random(f"{self.seed}/{agent}")
-        self.start(self.draws[agent].choice(self.positions.usable), agent)
-
-    def begin(self, session: int) -> None:
-        """A recorded session begins."""
-        agent = self.agents
-        self.agents += 1
-        self.start(session, agent)
-
-    def start(self, session: int, agent: int) -> None:
-        """Route a new session and send its first turn."""
-        plan = self.plan_of(session)
+        """The agent draws a session and sends its first turn at once."""
+        draw = 0
+        if self.workload.agents:
+            draw = self.draws[agent]
+            self.draws[agent] += 1
+        usable = self.positions.usable
+        plan = self.plan_of(usable[pick(self.seed, agent, draw, len(usable))])
         live = Live(plan, agent, plan.begin)
-        self.settle(live, plan.after[plan.begin])
+        live.replica = -1
+        self.live.add(live)
         self.submit(live)
 
+    def submit(self, live: Live) -> None:
+        """A turn arrives at the router."""
+        live.arrival, live.first, live.made, live.at = self.env.now, -1.0, 0, 0.0
+        live.hit, live.moved, live.pending = True, False, True
+        self.dispatch(live)
+
+    def dispatch(self, live: Live) -> None:
+        """Send an open turn where the router says, or let it wait while no replica works."""
+        if not self.up:
+            self.stranded.append(live)
+            return
+        to = self.router.choose(live, self.up)
+        if to != live.replica:
+            live = self.move(live, to)
+        self.replicas[to].submit(live)
+
     def reroute(self, live: Live) -> bool:
-        """A turn came whose cache is gone: nothing holds it here, so another replica may be better. Once per turn."""
+        """A turn came whose cache is gone: another replica may be better. Once per turn."""
         if live.moved or live.turn == live.plan.begin:
             return False
-        rows = self.counted(live)
-        loads = [replica.load for replica in self.replicas]
-        loads[live.replica] -= rows
-        best = loads.index(min(loads))
-        if loads[best] == loads[live.replica]:
+        to = self.router.again(live, self.up)
+        if to == live.replica:
             return False
-        self.replicas[live.replica].load -= rows
-        self.replicas[best].load += rows
-        live.replica, live.moved = best, True
-        self.replicas[best].submit(live)
+        live.moved = True
+        self.replicas[to].submit(self.move(live, to))
         return True
 
-    def settle(self, live: Live, rows: int) -> None:
-        """Choose the replica with the fewest rows."""
-        loads = [replica.load for replica in self.replicas]
-        live.replica = loads.index(min(loads))
-        self.replicas[live.replica].load += rows
-        self.live.add(live)
+    def move(self, live: Live, to: int) -> Live:
+        """The session on replica `to`; what the old one has of it is left there, to age.
 
-    @staticmethod
-    def counted(live: Live) -> int:
-        """The rows of a session that its replica's load includes while a turn is open."""
-        plan = live.plan
-        return plan.after[plan.begin] if live.turn == plan.begin else plan.rows(live.turn - 1)
-
-    def submit(self, live: Live) -> None:
-        """A turn arrives at its replica."""
-        live.arrival, live.first, live.made = self.env.now, -1.0, 0
-        live.hit, live.moved, live.pending = True, False, True
-        self.replicas[live.replica].submit(live)
+        When it comes back, what is still there of it is no longer all that it had: the turn is a miss, and only what
+        is found of a text, by hash, need not be fed again.
+        """
+        rows, old = counted(live), live.replica
+        if old >= 0:
+            self.replicas[old].load -= rows
+        self.replicas[to].load += rows
+        left = self.left.get(live.agent)
+        there = left.pop(to, None) if left else None
+        if there is not None and not self.replicas[to].cache.here(there):
+            there = None
+        stays = old in self.up and self.up[old].cache.here(live)
+        if there is None and not stays:
+            live.replica = to
+            return live
+        if stays:
+            self.left.setdefault(live.agent, {})[old] = live
+        if there is None:
+            there = Live(live.plan, live.agent)
+        else:
+            there.parked = there.blocks + there.host + 1
+        there.turn, there.arrival, there.moved, there.pending = live.turn, live.arrival, live.moved, True
+        there.first, there.made, there.at, there.hit, there.replica = -1.0, 0, 0.0, True, to
+        self.live.discard(live)
+        self.live.add(there)
+        live.pending = False
+        return there
 
     def done(self, live: Live, rejected: bool) -> None:
         """A turn is over: book it, then wait for the tool, or end the session."""
@@ -205,20 +255,53 @@ class Fleet:
         if rejected:
             self.rejected.append(live.arrival)
         else:
-            out = plan.out[turn]
+            out, wait = plan.out[turn], live.first - live.arrival
             tpot = (now - live.first) / (out - 1) if out > 1 else float("nan")
-            self.turns.append((live.arrival, live.first - live.arrival, tpot, now - live.arrival, out, live.hit))
+            self.turns.append(
+                (live.arrival, wait, tpot, now - live.arrival, out, live.hit, live.agent, turn, live.replica)
+            )
         if rejected or turn + 1 == plan.turns:
-            replica.load -= self.counted(live)
+            replica.load -= counted(live)
             self.live.discard(live)
-            if self.workload.kind == "closed":
+            self.left.pop(live.agent, None)
+            if self.workload.agents:
                 self.after(plan.wait[turn], self.renew, live.agent) if rejected else self.renew(live.agent)
             return
-        replica.load += plan.rows(turn) - self.counted(live)
+        replica.load += plan.rows(turn) - counted(live)
         live.turn += 1
         self.after(plan.wait[turn], self.submit, live)
 
+    # -- a replica breaks down -----------------------------------------------------------------------------
+
+    def fail(self, index: int, outage_s: float) -> None:
+        """A replica loses everything and is back in `outage_s` seconds; its open turns start over elsewhere."""
+        if index not in self.up:
+            raise UserError(f"replica {index} cannot fail: {len(self.replicas)} replicas, {len(self.up)} of them work")
+        replica = self.up.pop(index)
+        pending = replica.fail()
+        replica.load = 0
+        for live in self.live:
+            if live.replica == index:
+                live.replica = -1
+        for there in self.left.values():
+            there.pop(index, None)
+        self.after(outage_s, self.restore, index)
+        for live in pending:
+            self.dispatch(live)
+
+    def restore(self, index: int) -> None:
+        """It is back, empty. Turns that found no replica are sent."""
+        self.replicas[index].repair()
+        self.up = {i: replica for i, replica in enumerate(self.replicas) if i == index or i in self.up}
+        waiting, self.stranded = self.stranded, []
+        for live in waiting:
+            self.dispatch(live)
+
     # -- the books -----------------------------------------------------------------------------------------
+
+    def columns(self) -> np.ndarray:
+        """The finished turns, (n, 9), in the order of `turns.COLUMNS`."""
+        return self.turns.columns()
 
     def begin_measuring(self) -> None:
         """The warm-up is over: `measured` counts from here, and so do the replicas' largest batches."""

@@ -6,7 +6,9 @@ their characters. Without rows, 4 characters per token and 4 tokens of markup pe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from ..replay.policies.base import SegmentSize
 from ..traces.store import Store
@@ -80,3 +82,28 @@ def family_scales(trajectories: Sequence[Trajectory], measured: Mapping[str, Map
             pair[0] += max(contexts.values())
             pair[1] += sum(s.tokens for s in segments_of(t))
     return {family: tokens / guess for family, (tokens, guess) in sums.items() if guess}
+
+
+def shared_prompts(trajectories: Sequence[Trajectory], prefixes: Sequence[int]) -> list[tuple[int, int]]:
+    """(shared tokens, group) of each trajectory, (0, 0) where it shares with none.
+
+    Trajectories with the same tools and the same system messages share these: the share of their characters of a
+    prefix of so many tokens, the least of it in the group.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, trajectory in enumerate(trajectories):
+        leading = [[m.role, m.content] for m in _leading(trajectory)]
+        if leading:
+            groups.setdefault(json.dumps([leading, list(trajectory.tools)], default=str), []).append(index)
+    found = [(0, 0)] * len(trajectories)
+    for number, members in enumerate((m for m in groups.values() if len(m) > 1), start=1):
+        shares = [
+            int(prefixes[i] * estimated(_leading(trajectories[i])) / estimated(trajectories[i].prefix)) for i in members
+        ]
+        for i in members:
+            found[i] = min(shares), number
+    return found
+
+
+def _leading(trajectory: Trajectory) -> list[Message]:
+    return list(takewhile(lambda message: message.role in ("system", "developer"), trajectory.prefix))

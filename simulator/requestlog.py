@@ -1,12 +1,15 @@
 """Sessions from a request log: rows without text, chained by session id or by prefix hashes.
 
 The first input of a chain is P (or `prefix_tokens` of it, the rest being history that is there when the session
-begins); growth of the input beyond the last input and output is tool, output is assistant.
+begins); growth of the input beyond the last input and output is tool, output is assistant. What several sessions begin
+with, by the hashes of their first inputs, they share.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..errors import UserError
 from ..replay.policies.base import SegmentSize
@@ -43,16 +46,49 @@ def chains(requests: Sequence[Request]) -> list[list[Request]]:
     return out
 
 
-def _marks(request: Request) -> list[tuple[int, int]]:
-    """(count, rolling hash) after each full block: the last block of an input is partial unless it divides evenly."""
-    if not request.prefix_blocks or not request.block_tokens:
+def _marks(request: Request, tokens: int | None = None) -> list[tuple[int, int]]:
+    """(count, rolling hash) after each full block of the first `tokens`, else of the input.
+
+    The last block of an input is partial unless it divides evenly. Walked from the start, hashes of a block alone and
+    of everything before it mean the same; blocks of different sizes never do.
+    """
+    size = request.block_tokens
+    if not request.prefix_blocks or not size:
         return []
-    full = min(len(request.prefix_blocks), request.input_tokens // request.block_tokens)
-    rolling, marks = 0, []
+    full = min(len(request.prefix_blocks), (request.input_tokens if tokens is None else tokens) // size)
+    rolling, marks = size, []
     for count, block in enumerate(request.prefix_blocks[:full], start=1):
         rolling = hash((rolling, block))
         marks.append((count, rolling))
     return marks
+
+
+def common_prefixes(firsts: Sequence[Request], prefix_tokens: int | None = None) -> list[tuple[int, int]]:
+    """(shared tokens, group) of each session, by its first request; (0, 0) where it shares with none.
+
+    The longest run of leading blocks that other sessions begin with too makes a group; sessions that are left over go
+    with others that are at the next shorter run. So a session shares with one group only, although the beginning of
+    that run may be common to others: less than a tree of prefixes would share, never more. One token of an input is
+    always left to be computed.
+    """
+    marks = []
+    for request in firsts:
+        most = request.input_tokens - 1 if prefix_tokens is None else min(prefix_tokens, request.input_tokens - 1)
+        marks.append(_marks(request, most))
+    seen = Counter(mark for own in marks for mark in own)
+    passing: dict[tuple[int, int], list[int]] = {}
+    for index, own in enumerate(marks):
+        for mark in own:
+            if seen[mark] > 1:
+                passing.setdefault(mark, []).append(index)
+    found, groups = [(0, 0)] * len(firsts), 0
+    for mark, sessions_here in sorted(passing.items(), key=lambda item: -item[0][0]):
+        alone = [index for index in sessions_here if not found[index][0]]
+        if len(alone) > 1:
+            groups += 1
+            for index in alone:
+                found[index] = mark[0] * (firsts[index].block_tokens or 0), groups
+    return found
 
 
 def sessions(requests: Sequence[Request], prefix_tokens: int | None = None) -> tuple[list[SessionSpec], list[str]]:
@@ -63,9 +99,11 @@ def sessions(requests: Sequence[Request], prefix_tokens: int | None = None) -> t
     specs: list[SessionSpec] = []
     shrunk = guessed = 0
     zero = min(r.arrival_s for r in usable)
-    for chain in chains(usable):
+    linked = chains(usable)
+    shares = common_prefixes([chain[0] for chain in linked], prefix_tokens)
+    for chain, (shared, group) in zip(linked, shares, strict=True):
         spec, less, waits = _session(chain, prefix_tokens, zero)
-        specs.append(spec)
+        specs.append(replace(spec, shared=shared, group=group))
         shrunk += less
         guessed += waits
     single = sum(len(chain.waits) == 1 for chain in specs)
@@ -74,6 +112,12 @@ def sessions(requests: Sequence[Request], prefix_tokens: int | None = None) -> t
         "growth of the input is tool output, the output is the assistant's"
         + ("" if prefix_tokens is None else f"; P is the first {prefix_tokens:,} tokens of each session"),
     ]
+    if any(spec.shared for spec in specs):
+        sharing = [spec.shared for spec in specs if spec.shared]
+        notes.append(
+            f"{len(sharing):,} sessions begin like others, in {max(group for _, group in shares):,} groups by prefix "
+            f"hashes, with {sum(sharing) / sum(s.segments[0].tokens for s in specs):.1%} of all first inputs"
+        )
     if len(usable) < len(requests):
         notes.append(f"{len(requests) - len(usable):,} rows without input or output tokens left out")
     if guessed:

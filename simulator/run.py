@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from ..replay.policies.base import Policy
 from ..replay.policies.registry import parse_policy
 from .cost import CostModel
 from .deployment import Deployment
+from .failure import Failure
 from .fleet import Fleet
 from .outcome import SimResult, summarise
 from .positions import Positions
@@ -44,6 +46,7 @@ class Scenario:
     twin: Scenario | None = None  # the same but for the slowdown: its plans are reused
     without: frozenset[str] = frozenset()
     router: str = "affinity"
+    failure: Failure | None = None
 
     @cached_property
     def cost(self) -> CostModel:
@@ -102,12 +105,28 @@ class Scenario:
         return WARM_UP * measured, (1 + WARM_UP) * measured
 
 
-def run_fleet(scenario: Scenario, replicas: int, seed: int, **options: Any) -> SimResult:
-    """Simulate `replicas` replicas from one seed. `options` go to the replicas (`jump`, `check`, `log`)."""
+def run_fleet(
+    scenario: Scenario,
+    replicas: int,
+    seed: int,
+    *,
+    watch: Callable[[Fleet, float, float], Any] | None = None,
+    **options: Any,
+) -> SimResult:
+    """Simulate `replicas` replicas from one seed. `options` go to the replicas (`jump`, `check`, `log`).
+
+    `watch(fleet, warm, end)` is called before anything runs: to look at it over time (`Series`), or when it is over.
+    """
     began = time.perf_counter()
     warm, end = scenario.horizon_s()
     deployment, cost = scenario.deployment, scenario.cost
+    options["router"] = scenario.router
     fleet = Fleet(scenario.load, scenario.positions, scenario.plan_of, deployment, cost, replicas, seed, **options)
+    if scenario.failure is not None:
+        moment = scenario.failure.moment(warm, end)
+        fleet.after(moment, fleet.fail, scenario.failure.replica, scenario.failure.outage_s)
+    if watch is not None:
+        watch(fleet, warm, end)
     if warm > 0:
         fleet.env.run(until=warm)
     fleet.begin_measuring()

@@ -1,8 +1,8 @@
 """From `--workload` and its flags to a `Workload`.
 
-`long-agents` and `samples` are bundled; anything else is a request log (`requests`: the newest ingested,
-`requests:SELECTION`, or a path) or a selection of stored trajectories. What the source lacks and no flag fills
-is a usage error.
+`long-agents` and `samples` are bundled, `FILE.toml` declares laws; anything else is a request log (`requests`: the
+newest ingested, `requests:SELECTION`, or a path) or a selection of stored trajectories. What the source lacks and no
+flag fills is a usage error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 from ..errors import UserError, unknown
 from ..traces.store import Store
 from ..traces.trajectory import Request, Trajectory
-from .lengths import family_scales, measured_contexts, segments_of
+from .declared import load_declared
+from .lengths import family_scales, measured_contexts, segments_of, shared_prompts
 from .requestlog import sessions as sessions_of
 from .session import SessionSpec
 from .workload import Z90, Workload, lognormal, long_agents
@@ -38,6 +39,8 @@ class Fill:
     tool_wait: str | None = None
     scale_tokens: float | None = None
     prefix_tokens: int | None = None
+    burstiness: float | None = None
+    scale_load: float | None = None
 
     def __post_init__(self) -> None:
         if self.agents is not None and self.rate is not None:
@@ -46,6 +49,8 @@ class Fill:
             raise UserError("--scale-tokens: a factor above 0")
         if self.prefix_tokens is not None and self.prefix_tokens < 1:
             raise UserError("--prefix-tokens: at least 1")
+        if self.scale_load is not None and not 0 < self.scale_load < float("inf"):
+            raise UserError("--scale-load: a factor above 0")
 
 
 def find_workload(name: str, fill: Fill | None = None, *, store: Store | None = None, seed: int = 0) -> Workload:
@@ -54,6 +59,9 @@ def find_workload(name: str, fill: Fill | None = None, *, store: Store | None = 
     if name == "long-agents":
         _no_prefix(fill, name)
         return finish(long_agents(seed), fill, seed)
+    if name.endswith(".toml"):
+        _no_prefix(fill, name)
+        return finish(load_declared(name, seed), fill, seed)
     store = store or Store.open()
     if name == "samples":
         from ..traces.samples import load
@@ -78,21 +86,25 @@ def from_trajectories(
         raise UserError(f"workload {name}: no trajectory with a turn")
     model, contexts = measured_contexts(store)
     scales = family_scales(usable, contexts)
+    lengths = [segments_of(t, contexts.get(t.id), scales.get(t.family, 1.0)) for t in usable]
+    shares = shared_prompts(usable, [segments[0].tokens for segments in lengths])
     specs = tuple(
         SessionSpec(
-            segments_of(t, contexts.get(t.id), scales.get(t.family, 1.0)),
+            segments,
             tuple(float("nan") if turn.tool_wait_s is None else turn.tool_wait_s for turn in t.turns),
+            shared=shared,
+            group=group,
         )
-        for t in usable
+        for t, segments, (shared, group) in zip(usable, lengths, shares, strict=True)
     )
     counted = sum(t.id in contexts for t in usable)
     if counted:
-        lengths = f"measured with {model} on {counted} of {len(usable)} trajectories" + (
+        source = f"measured with {model} on {counted} of {len(usable)} trajectories" + (
             "" if counted == len(usable) else ", the rest estimated from their characters at the same ratio per family"
         )
     else:
-        lengths = "estimated at 4 characters per token and 4 tokens per message"
-    return Workload(name, specs, agents=DEFAULT_AGENTS if bundled else None, lengths_from=lengths)
+        source = "estimated at 4 characters per token and 4 tokens per message"
+    return Workload(name, specs, agents=DEFAULT_AGENTS if bundled else None, lengths_from=source)
 
 
 def from_requests(name: str, requests: Sequence[Request], fill: Fill) -> Workload:
@@ -108,16 +120,30 @@ def finish(load: Workload, fill: Fill, seed: int) -> Workload:
     if fill.scale_tokens is not None and fill.scale_tokens != 1:
         load = replace(load, sessions=tuple(s.scaled(fill.scale_tokens) for s in load.sessions))
         assumed.append(f"all segments but the prefix scaled by {fill.scale_tokens:g}")
+    return _arriving(load, fill, assumed)
+
+
+def _arriving(load: Workload, fill: Fill, assumed: list[str]) -> Workload:
     agents, rate = load.agents, load.rate
     if fill.agents is not None or fill.rate is not None:
         agents, rate = fill.agents, fill.rate
     if agents is None and rate is None and any(s.start_s is None for s in load.sessions):
         raise UserError(f"workload {load.name} records no arrivals: give --agents N or --rate SESSIONS_PER_S")
-    if agents is not None:
-        assumed.append(f"{agents} agents at work all the time")
-    if rate is not None:
-        assumed.append(f"{rate:g} sessions per second, Poisson")
-    return replace(load, agents=agents, rate=rate, assumed=tuple(assumed))
+    burstiness = load.burstiness if fill.burstiness is None else fill.burstiness
+    if burstiness != 1 and rate is None:
+        raise UserError("--burstiness is of the arrivals of an open workload: give --rate SESSIONS_PER_S")
+    load = replace(load, agents=agents, rate=rate, burstiness=burstiness).at_load(fill.scale_load or 1.0)
+    if load.agents is not None:
+        assumed.append(f"{load.agents} agents at work all the time")
+    if load.rate is not None:
+        law = "Poisson" if burstiness == 1 else f"Gamma gaps with a coefficient of variation of {burstiness:g}"
+        assumed.append(f"{load.rate:g} sessions per second, {law}")
+    if load.scale_load != 1:
+        assumed.append(
+            f"{load.scale_load:g} times the recorded sessions per second: the recorded starts gone through that much "
+            "faster, over and over from a random place on, with sessions drawn anew"
+        )
+    return replace(load, assumed=tuple(assumed))
 
 
 def _with_waits(load: Workload, fill: Fill, seed: int, assumed: list[str]) -> Workload:

@@ -1,7 +1,8 @@
 """`Workload`: sessions and how they arrive. What a source cannot tell is filled by flags and listed as *assumed*.
 
-`closed`: N agents, each beginning a new session as soon as one ends. `open`: sessions arrive at a rate. `recorded`:
-sessions start when the log says. Sessions are drawn, with replacement, from the finite list given here.
+`closed`: N agents, each beginning a new session as soon as one ends. `open`: sessions arrive at a rate, in bursts or
+not. `recorded`: sessions start when the log says, or more of them in the same way. Sessions are drawn whole, with
+replacement, from the finite list given here, so that turns, growth and waits stay correlated as they are in it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ STRUCTURAL_TOKENS = 2  # opening and closing markup per segment, where there is 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Sessions, and one of `agents`, `rate` (sessions per second) or recorded starts. `declared`: its laws."""
+    """Sessions, and one of `agents`, `rate` (sessions per second) or recorded starts. `declared`: its laws.
+
+    `burstiness` is the coefficient of variation of the gaps between the arrivals of an open workload (1: Poisson),
+    `scale_load` the factor on the recorded sessions per second.
+    """
 
     name: str
     sessions: tuple[SessionSpec, ...]
@@ -32,6 +37,8 @@ class Workload:
     assumed: tuple[str, ...] = ()
     lengths_from: str = "declared"
     declared: dict[str, Any] = field(default_factory=dict)
+    burstiness: float = 1.0
+    scale_load: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.sessions:
@@ -40,6 +47,12 @@ class Workload:
             raise UserError("--agents: at least 1")
         if self.rate is not None and not 0 < self.rate < float("inf"):
             raise UserError("--rate: a finite number of sessions per second, above 0")
+        if not 0 < self.burstiness < float("inf"):
+            raise UserError("--burstiness: a coefficient of variation above 0; 1 is Poisson")
+        if not 0 < self.scale_load < float("inf"):
+            raise UserError("--scale-load: a factor above 0")
+        if self.scale_load != 1 and self.kind != "recorded":
+            raise ValueError("an open or closed workload is scaled by its rate or its agents: use at_load")
 
     @property
     def kind(self) -> str:
@@ -66,7 +79,15 @@ class Workload:
     @property
     def sessions_per_s(self) -> float:
         """New sessions per second of an open workload, or over the recorded span."""
-        return self.rate or len(self.sessions) / max(1.0, *(s.start_s or 0.0 for s in self.sessions))
+        return self.rate or self.scale_load * len(self.sessions) / max(1.0, *(s.start_s or 0.0 for s in self.sessions))
+
+    def at_load(self, factor: float) -> Workload:
+        """`factor` times as many agents, or as many sessions per second; gaps between them vary as they did."""
+        if self.agents is not None:
+            return replace(self, agents=max(1, round(self.agents * factor)))
+        if self.rate is not None:
+            return replace(self, rate=self.rate * factor)
+        return replace(self, scale_load=self.scale_load * factor)
 
     def reshaped(self, growth: float, shared: bool) -> Workload:
         """With all segments but the prefix scaled by `growth`, and with or without the shared part of the prefix."""

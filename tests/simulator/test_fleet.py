@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from worlds import TE, closed, deployment, scenario, sessions
 
 from kvmill.simulator.fleet import Fleet
+from kvmill.simulator.routers import counted
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.session import SessionSpec
 from kvmill.simulator.workload import Workload, assemble
@@ -46,7 +49,7 @@ def test_sessions_whose_cache_is_gone_move_to_a_replica_with_fewer_rows():
     for replicas in (3, 6):
         fleet = Fleet(load, tight.positions, tight.plan_of, place, tight.cost, replicas, 0, check=True)
         fleet.env.run(until=tight.horizon_s()[1])
-        assert sum(r.load for r in fleet.replicas) == sum(fleet.counted(live) for live in fleet.live)
+        assert sum(r.load for r in fleet.replicas) == sum(counted(live) for live in fleet.live)
         assert sum(r.pool.evictions for r in fleet.replicas) > 0
         loads.append(np.std([r.load for r in fleet.replicas]) / np.mean([r.load for r in fleet.replicas]))
     assert max(loads) < 0.35
@@ -103,3 +106,53 @@ def test_nothing_is_waited_for_after_a_session():
     assert len(ends[1]) > 10
     assert set(ends[1]) - {max(ends[1])} <= set(begins), "the next session begins when the last ends"
     assert min(begins) < 1.0
+
+
+@pytest.mark.parametrize("burstiness", [1.0, 3.0])
+def test_open_workloads_start_with_as_many_sessions_as_are_there_later(burstiness):
+    """Little's law: rate × mean session, from the first moment on, in bursts too."""
+    load = Workload("open", sessions(40, turns=6, wait=20.0), rate=2.0, burstiness=burstiness)
+    world = scenario(load, place=deployment())
+    expected = 2.0 * world.positions.mean_session_s
+    counts = []
+    for seed in range(30):
+        fleet = Fleet(load, world.positions, world.plan_of, world.deployment, world.cost, 3, seed)
+        counts.append(len(fleet.live))
+    last_turns = 1 - np.mean(
+        [
+            place.turn + 1 < world.positions.turns[place.session]
+            for place in world.positions.draw(np.random.default_rng(0), 4000)
+        ]
+    )  # those are over, or will be when the turn under way ends
+    assert np.mean(counts) == pytest.approx(expected * (1 - last_turns), rel=0.03 * burstiness)
+    fleet.env.run(until=200.0)
+    assert len(fleet.live) == pytest.approx(expected, rel=0.25 * burstiness)
+
+
+def test_bursts_make_turns_wait_longer():
+    load = Workload("open", sessions(40, turns=4), rate=1.5)
+    late = []
+    for burstiness in (1.0, 4.0):
+        world = scenario(replace(load, burstiness=burstiness), turns=3000)
+        late.append(np.mean([run_fleet(world, 3, seed).ttft_s["p95"] for seed in range(2)]))
+    assert late[1] > 1.2 * late[0]
+
+
+def test_a_scaled_log_begins_more_sessions_in_the_same_span():
+    specs = tuple(SessionSpec(assemble(100, [5], []), (0.0,), start_s=float(i * i % 97)) for i in range(60))
+    log = []
+    run_fleet(scenario(Workload("log", specs).at_load(3.0), place=deployment()), 1, 0, log=log)
+    admitted = [entry[-1] for entry in log if entry[0] == "admit"]
+    assert len(admitted) == pytest.approx(180, abs=4)
+    assert max(admitted) <= max(spec.start_s for spec in specs) + 1
+
+
+def test_sessions_wait_in_line_not_in_memory():
+    """A log is gone through session by session: what is planned ahead does not grow with it."""
+    specs = tuple(SessionSpec(assemble(100, [5], []), (0.0,), start_s=10.0 * i) for i in range(5000))
+    world = scenario(Workload("log", specs), place=deployment())
+    fleet = Fleet(world.load, world.positions, world.plan_of, world.deployment, world.cost, 1, 0)
+    assert len(fleet.env._queue) < 10
+    fleet.env.run(until=5000.0)
+    assert len(fleet.live) < 5
+    assert len(fleet.turns) == pytest.approx(500, abs=1)

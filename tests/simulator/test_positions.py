@@ -37,3 +37,25 @@ def test_history_takes_no_time():
     positions = Positions([old], 10_000)
     assert positions.mean_turns == 1
     assert positions.mean_session_s == pytest.approx(20 * NOMINAL_TPOT_S)
+
+
+def test_a_session_that_began_so_long_ago_is_where_its_cycles_say():
+    positions = Positions([SHORT, LONG], 10_000)
+    assert positions.longest_session_s == pytest.approx(9 + 2 * NOMINAL_TPOT_S)
+    ages = np.array([0.0, 1.0, 9.0 + 1.5 * NOMINAL_TPOT_S, 50.0])
+    first, second, last = positions.at(np.array([1, 1, 1, 1]), ages)
+    assert (first.session, first.turn, second.turn, last.turn) == (1, 0, 0, 1)
+    assert (first.until_s, second.since_s, last.until_s) == pytest.approx((9 + NOMINAL_TPOT_S, 1.0, NOMINAL_TPOT_S / 2))
+    assert [place.age_s for place in (first, second, last)] == pytest.approx(ages[:3])
+    assert positions.at(np.array([0]), np.array([2.0])) == [], "it was over long ago"
+
+
+def test_looking_back_at_arrivals_finds_the_length_biased_law():
+    positions = Positions([SHORT, LONG], 10_000)
+    rng = np.random.default_rng(0)
+    back = positions.at(rng.integers(2, size=40_000), rng.uniform(0, positions.longest_session_s, 40_000))
+    drawn = positions.draw(rng, 20_000)
+    shares = [np.mean([place.session == 1 for place in places]) for places in (back, drawn)]
+    assert shares[0] == pytest.approx(shares[1], abs=0.01)
+    ages = [np.mean([place.age_s for place in places]) for places in (back, drawn)]
+    assert ages[0] == pytest.approx(ages[1], rel=0.02)

@@ -1,14 +1,14 @@
-import os
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvmill.errors import UserError
 from kvmill.replay.policies.base import split_turns
-from kvmill.simulator.requestlog import chains, sessions
+from kvmill.simulator.requestlog import chains, common_prefixes, sessions
+from kvmill.traces.files import read_file
 from kvmill.traces.trajectory import Request
-
-SHARED = Path(os.environ.get("KVMILL_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
 def request(name, at, tokens, out, blocks=None, **fields):
@@ -76,15 +76,59 @@ def test_rows_without_output_are_left_out_and_counted():
         sessions([request("z", 1.0, 10, 0)])
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared data folder is not here")
-def test_a_third_of_real_conversation_requests_continue_an_earlier_one():
-    from kvmill.traces.files import read_file
+def firsts(*blocks, tokens=None, size=512):
+    rows = [request(str(i), i, tokens or size * len(own), 5, tuple(own)) for i, own in enumerate(blocks)]
+    return [replace(row, block_tokens=size) for row in rows]
 
-    path = SHARED / "traces/mooncake-fast25/conversation_trace.head.jsonl"
+
+def test_sessions_share_the_longest_run_that_others_begin_with_too():
+    found = common_prefixes(firsts((0, 1, 2, 3, 9), (0, 1, 2, 3, 8), (0, 4, 5), (0, 6, 7), (1, 2, 3)))
+    assert [shared for shared, _ in found] == [2048, 2048, 512, 512, 0]
+    groups = [group for _, group in found]
+    assert groups[0] == groups[1] != groups[2] == groups[3]
+    assert groups[4] == 0
+
+
+def test_one_alone_at_the_end_of_a_longer_run_shares_nothing_with_it():
+    """The third has only block 0 in common, and its group would be itself alone."""
+    assert common_prefixes(firsts((0, 1, 2), (0, 1, 3), (0, 9, 8)))[2] == (0, 0)
+
+
+def test_a_token_of_the_input_is_left_to_compute_and_blocks_of_other_sizes_are_others():
+    same = firsts((0, 1), (0, 1))
+    assert [shared for shared, _ in common_prefixes(same)] == [512, 512], "1,024 tokens are the whole input"
+    other = [same[0], replace(same[1], block_tokens=256)]
+    assert common_prefixes(other) == [(0, 0), (0, 0)]
+    assert [shared for shared, _ in common_prefixes(firsts((0, 1, 2), (0, 1, 3)), 700)] == [512, 512]
+    assert common_prefixes(firsts((0, 1, 2), (0, 1, 3)), 300) == [(0, 0), (0, 0)]
+    assert common_prefixes([request("a", 0, 100, 5), request("b", 0, 100, 5)]) == [(0, 0), (0, 0)]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), min_size=1, max_size=12))
+def test_sharing_is_true_never_more_than_there_is_and_never_alone(contents):
+    rows = firsts(*contents, size=16)
+    found = common_prefixes(rows)
+    for own, (shared, group) in zip(contents, found, strict=True):
+        members = [other for other, its in zip(contents, found, strict=True) if its == (shared, group)]
+        if group:
+            assert shared < 16 * len(own)
+            assert len(members) > 1
+            assert all(other[: shared // 16] == own[: shared // 16] for other in members)
+        else:
+            assert shared == 0
+    assert len({shared for shared, group in found if group == 1}) <= 1
+
+
+def log_of(folder, name):
+    path = folder / "traces" / name
     if not path.exists():
-        pytest.skip("the Mooncake log is not in the shared data folder")
+        pytest.skip(f"{name} is not in the shared data folder")
     _, items, _ = read_file(path)
-    requests = [item.value for item in items if item.value]
+    return [item.value for item in items if item.value]
+
+
+def test_a_third_of_real_conversation_requests_continue_an_earlier_one(shared_data):
+    requests = log_of(shared_data, "mooncake-fast25/conversation_trace.head.jsonl")
     specs, _ = sessions(requests)
     continued = len(requests) - len(specs)
     assert len(requests) == 11_523

@@ -87,7 +87,21 @@ def test_contexts_are_cut_at_the_window():
     assert contexts(load, 10) == {}
 
 
-@pytest.mark.parametrize("fields", [{"agents": 0}, {"rate": 0.0}, {"rate": -1.0}])
+def test_a_load_is_scaled_by_its_own_measure():
+    spec = SessionSpec(assemble(10, [1], []), (0.0,), start_s=4.0)
+    assert Workload("w", (spec,), agents=10).at_load(2.5).agents == 25
+    assert Workload("w", (spec,), rate=3.0, burstiness=2.0).at_load(0.5) == Workload(
+        "w", (spec,), None, 1.5, burstiness=2.0
+    )
+    log = Workload("w", (spec,)).at_load(2.0).at_load(1.5)
+    assert (log.kind, log.scale_load) == ("recorded", 3.0)
+    assert log.sessions_per_s == 3 * Workload("w", (spec,)).sessions_per_s
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"agents": 0}, {"rate": 0.0}, {"rate": -1.0}, {"rate": 1.0, "burstiness": 0.0}, {"scale_load": -1.0}],
+)
 def test_loads_that_cannot_be_are_refused(fields):
     with pytest.raises(UserError):
         Workload("w", (SessionSpec(assemble(10, [1], []), (0.0,)),), **fields)
