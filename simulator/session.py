@@ -207,7 +207,8 @@ def _switched_off(
             feed = min(step.feed, new)
             step = step._replace(feed=feed, base=max(0, step.after - feed), raw=step.after, top=step.peak, repay=0.0)
         if "held" in without:
-            step = step._replace(base=logical - step.feed, peak=logical, after=logical, top=logical)
+            feed = max(step.feed, new) if j else step.feed  # a policy that cuts the text may feed less than what is new
+            step = step._replace(feed=feed, base=logical - feed, peak=logical, after=logical, raw=logical, top=logical)
         if "seconds" in without:
             step = step._replace(pay=0.0, repay=0.0)
         out.append(step)
