@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from kvmill.simulator.catalogue import CONFIGS
 from kvmill.simulator.geometry import Geometry
@@ -43,8 +46,8 @@ MODELS = {
     "qwen2_moe": ("qwen2_moe", EXPERTS | {"shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}),
     "qwen3_moe": ("qwen3_moe", EXPERTS | {"decoder_sparse_step": 2}),
     "gpt_oss": ("gpt_oss", {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 8}),
-    "deepseek_v2": ("deepseek_v2", MLA | {"q_lora_rank": None}),
-    "deepseek_v3": ("deepseek_v3", MLA | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1}),
+    "deepseek_v2": ("deepseek_v2", MLA | {"q_lora_rank": None, "head_dim": 8}),
+    "deepseek_v3": ("deepseek_v3", MLA | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1, "head_dim": 8}),
     "gemma2": ("gemma2", {"sliding_window": 8}),
     "gemma3": ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2}),
     "gemma4 sharing": (
@@ -70,14 +73,15 @@ MODELS = {
 BUFFERS = ("layer_scalar", "e_score_correction_bias")  # in the checkpoint, though the code calls them buffers
 
 
-def shape_of(name: str) -> Geometry:
+def shape_of(name: str, more: dict[str, Any] | None = None) -> Geometry:
     kind, changes = MODELS[name]
-    return geometry_of({"model_type": kind} | SMALL | changes, "of a test", name, "test")
+    return geometry_of({"model_type": kind} | SMALL | changes | (more or {}), "of a test", name, "test")
 
 
-def model_of(name: str, device: str) -> torch.nn.Module:
+def model_of(name: str, device: str, more: dict[str, Any] | None = None) -> torch.nn.Module:
     kind, changes = MODELS[name]
-    config = transformers.AutoConfig.for_model(kind, **{"dtype": torch.float32, **SMALL, **changes})
+    config = transformers.AutoConfig.for_model(kind, **{"dtype": torch.float32, **SMALL, **changes, **(more or {})})
+    config._attn_implementation = "eager"
     with torch.device(device):
         return transformers.AutoModelForCausalLM.from_config(config).eval()
 
@@ -104,15 +108,49 @@ def test_the_catalogue_s_values_build_the_model_of_that_size(name):
     assert geometry_of(CONFIGS[name], "of a test", name, "test").parameters == parameters(model)
 
 
-@pytest.mark.parametrize(
-    "name", ["llama", "qwen3 sliding late", "gpt_oss", "gemma3", "gemma4 sharing", "gemma4 experts"]
-)
+CACHED = [
+    "llama",
+    "qwen3 sliding late",
+    "gpt_oss",
+    "gemma3",
+    "gemma4 sharing",
+    "gemma4 experts",
+    "qwen3_5",
+    "deepseek_v3",
+]
+
+
+@pytest.mark.parametrize("name", CACHED)
 def test_a_session_holds_the_bytes_that_the_model_s_own_cache_has(name):
-    """In float32: twice the bytes of bf16 for whatever holds keys and values."""
+    """Keys, values, latent rows and convolutions in bf16, the recurrent state in float32."""
     model, tokens = model_of(name, "cpu"), 20
     cache = transformers.DynamicCache(config=model.config)
     with torch.no_grad():
         model(torch.arange(tokens)[None], cache=cache, use_cache=True)
-    kept = [getattr(layer, part, None) for layer in cache.layers for part in ("keys", "values")]
-    held = sum(one.numel() for one in kept if one is not None) * 2
+    held = 0
+    for layer in cache.layers:
+        held += sum(
+            2 * one.numel() for one in (getattr(layer, "keys", None), getattr(layer, "values", None)) if one is not None
+        )
+        held += sum(2 * one.numel() for one in getattr(layer, "conv_states", {}).values())
+        held += sum(4 * one.numel() for one in getattr(layer, "recurrent_states", {}).values())
     assert sum(shape_of(name).held_bytes(tokens, "bf16").values()) == held
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "deepseek_v3"])
+def test_the_model_s_own_code_multiplies_as_often_per_token_and_per_pair(name):
+    """Operations of n tokens, every one of which sees all n: a·n + b·n². Latent rows are expanded in this code."""
+    dense = {"first_k_dense_replace": SMALL["num_hidden_layers"]}
+    model = model_of(name, "cpu", dense)
+
+    def operations(tokens: int) -> int:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(torch.arange(tokens)[None], use_cache=False)
+        return counter.get_total_flops()
+
+    few, more, most = (operations(tokens) for tokens in (8, 16, 24))
+    shape = shape_of(name, dense)
+    assert (most - 2 * more + few) / 2 / 64 == shape.prefill_pair_flops()
+    products = few / 8 - 8 * shape.prefill_pair_flops()
+    assert products == pytest.approx(2 * shape.active_parameters, rel=0.015)  # all but norms
+    assert products <= 2 * shape.active_parameters
