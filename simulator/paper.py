@@ -162,11 +162,11 @@ def _fleet(found: Static, scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _present(means: Means, scenario: Scenario, pool: int) -> int:
+def _present(means: Means, scenario: Scenario, pool: int) -> float:
     """Agents at work on one replica when their caches fill its pool: where the simulation begins to look."""
     kept = kept_batch(means, scenario.cost, scenario.deployment.max_sequences, pool)
     stopped = means.prefill_s + means.compaction_s
-    return max(1, round(kept + rate(means, scenario.cost, kept, stopped) / HOUR_S * means.wait_s))
+    return kept + rate(means, scenario.cost, kept, stopped) / HOUR_S * means.wait_s
 
 
 def compare(row: dict[str, Any], full: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """From the paper's static batch to continuous batching, one difference at a time, in sessions per hour of one replica.
 
 `walk` is arithmetic on means (*estimated*): so many sequences decode all the time on average rows, and prefills and
-compactions stop them. `carried` simulates the same sessions: queues, evictions, preemptions and all.
+compactions stop them. `carried` simulates the same sessions in a fleet: queues, evictions, preemptions and all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from .search import mean_meets
 from .session import SessionPlan
 from .slo import geometric_mean
 
+FLEET = 16  # replicas that are simulated: on one alone, the chance of a few long sessions decides
 SEEDS = 2
-TURNS = 2000  # measured turns of one run
+TURNS = 4000  # measured turns of one run
 STRIDE = 2**0.5  # between the numbers of agents that are tried
 MOST_TRIED = 10  # of them, upward and downward each
 
@@ -31,7 +32,8 @@ class Means:
     """A mean session under a policy, its cache never lost: tokens decoded, rows held, seconds.
 
     `decoding` rows while it decodes, `waiting` rows while its tools run for `wait_s` in all, `state` rows at all times,
-    `beside` rows of captured queries and the like.
+    `beside` rows of captured queries and the like. `shared` rows of its prefix can be held once for all sessions, which
+    takes `once` rows.
     """
 
     tokens: float
@@ -40,6 +42,8 @@ class Means:
     wait_s: float
     state: float
     beside: float
+    shared: float
+    once: int
     prefill_s: float
     compaction_s: float
 
@@ -68,6 +72,8 @@ def means_of(plans: Sequence[SessionPlan], decodes: Decodes, cost: CostModel, st
         wait_s=wait_s / count,
         state=state_blocks * BLOCK_TOKENS,
         beside=beside / count / decodes.tokens,
+        shared=sum(plan.shared for plan in plans) / count,
+        once=sum({plan.group: plan.shared for plan in plans}.values()),
         prefill_s=prefill_s / count,
         compaction_s=compaction_s / count,
     )
@@ -85,12 +91,12 @@ def kept_batch(means: Means, cost: CostModel, cap: int, pool_tokens: int) -> flo
 
     By Little's law, sessions per second times seconds of waits are waiting at once; they grow with the batch.
     """
-    own, stopped = means.state + means.beside, means.prefill_s + means.compaction_s
+    own, stopped = means.state + means.beside - means.shared, means.prefill_s + means.compaction_s
     low, high = 0.0, float(cap)
     for _ in range(50):
         batch = (low + high) / 2
         absent = rate(means, cost, batch, stopped) / HOUR_S * means.wait_s
-        full = batch * (means.decoding + own) + absent * (means.waiting + own) > pool_tokens
+        full = batch * (means.decoding + own) + absent * (means.waiting + own) > pool_tokens - means.once
         low, high = (low, batch) if full else (batch, high)
     return low
 
@@ -102,26 +108,29 @@ def walk(
     largest = min(cap, found.admissible)
     table = StepTable.of(cost, largest, decodes.peak)
     seconds = float(table.spans_s(decodes.starts, decodes.steps).sum()) / decodes.sessions
-    mean = min(float(cap), pool_tokens / (means.decoding + means.state))
-    less = min(float(cap), pool_tokens / (means.decoding + means.state + means.beside))
+    own, room = means.decoding + means.state, pool_tokens - means.once
+    mean = min(float(cap), pool_tokens / own)
+    once = min(float(cap), room / (own - means.shared))
+    less = min(float(cap), room / (own - means.shared + means.beside))
     stopped = means.prefill_s + means.compaction_s
     kept = kept_batch(means, cost, cap, pool_tokens)
     lines = [
         ("paper", "the static batch of the paper", float(found.batch), found.per_hour),
         ("unrounded", "not rounded to a power of two", float(largest), per_hour(largest, seconds)),
         ("mean", "room for the mean KV, not for the largest", mean, rate(means, cost, mean, 0.0)),
-        ("prefill", "prefill of prompts and tool outputs charged", mean, rate(means, cost, mean, means.prefill_s)),
+        ("shared", "a prefix that sessions share held once", once, rate(means, cost, once, 0.0)),
+        ("prefill", "prefill of prompts and tool outputs charged", once, rate(means, cost, once, means.prefill_s)),
         ("compaction", "compaction and captured queries charged", less, rate(means, cost, less, stopped)),
-        ("waits", "caches kept while tools run", kept, rate(means, cost, kept, stopped)),
+        ("waits", "caches kept while tools run, none ever lost", kept, rate(means, cost, kept, stopped)),
     ]
     return [{"key": k, "what": w, "batch": b, "sessions_per_hour": r, "label": "estimated"} for k, w, b, r in lines]
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What one replica carries: `agents` at work all the time, sessions per hour, the runs that showed it."""
+    """What one replica of a fleet carries: `agents` at work all the time, sessions per hour, runs that showed it."""
 
-    agents: int
+    agents: float
     sessions_per_hour: float
     results: list[SimResult]
 
@@ -130,43 +139,49 @@ class Carried:
         batch = sum(r.batch_mean for r in self.results) / len(self.results)
         return {
             "key": key,
-            "what": f"{what}, {self.agents} agents",
+            "what": f"{what}, {self.agents:.3g} agents",
             "batch": batch,
             "sessions_per_hour": self.sessions_per_hour,
             "label": "simulated",
         }
 
 
-def carried(scenario: Scenario, start: int, seed: int, tick: Callable[[str], None]) -> tuple[Carried, Carried | None]:
-    """(the most sessions per hour, the most that keeps the promises) of one replica, over numbers of agents.
+def carried(scenario: Scenario, start: float, seed: int, tick: Callable[[str], None]) -> tuple[Carried, Carried | None]:
+    """(the most sessions per hour, the most that keeps the promises) of one replica in a fleet, over numbers of agents.
 
-    The numbers go from `start` upward by half powers of two until sessions per hour have fallen twice in a row, and
-    downward until they are below the best and the promises are kept. The second is None when none keeps them, or there
-    are no promises.
+    The agents per replica go from `start` upward by half powers of two until sessions per hour have fallen twice in a
+    row, and downward until they are below the best and the promises are kept; then half a stride to either side of what
+    was found. The second is None when none keeps the promises, or there are none.
     """
     tried: dict[int, Carried] = {}
 
-    def served(step: int) -> float:
-        agents = max(1, round(start * STRIDE**step))
-        if agents not in tried:
-            tried[agents] = _run(scenario, agents, seed)
-            tick(f"{agents} agents on one replica, {scenario.policy}")
-        return tried[agents].sessions_per_hour
+    def served(agents: float) -> float:
+        count = max(1, round(agents * FLEET))
+        if count not in tried:
+            tried[count] = _run(scenario, count, seed)
+            tick(f"{count} agents on {FLEET} replicas, {scenario.policy}")
+        return tried[count].sessions_per_hour
 
-    served(0)
+    served(start)
     for step in range(2, MOST_TRIED):
-        if served(step) <= served(step - 1) <= served(step - 2):
+        if served(start * STRIDE**step) <= served(start * STRIDE ** (step - 1)) <= served(start * STRIDE ** (step - 2)):
             break
     for step in range(1, MOST_TRIED):
         best = max(found.sessions_per_hour for found in tried.values())
-        if served(-step) < best and (not scenario.slos or _keeping(tried, scenario)):
+        if served(start * STRIDE**-step) < best and (not scenario.slos or _keeping(tried, scenario)):
             break
-    keeping = _keeping(tried, scenario) if scenario.slos else []
+    for found in (list(tried.values()), _keeping(tried, scenario)):
+        if found:
+            middle = _best(found).agents
+            served(middle * STRIDE**0.5)
+            served(middle / STRIDE**0.5)
+    keeping = _keeping(tried, scenario)
     return _best(list(tried.values())), _best(keeping) if keeping else None
 
 
 def _keeping(tried: dict[int, Carried], scenario: Scenario) -> list[Carried]:
-    return [found for found in tried.values() if mean_meets(found.results, scenario.slos)]
+    """Those that keep the promises; none where nothing is promised."""
+    return [found for found in tried.values() if scenario.slos and mean_meets(found.results, scenario.slos)]
 
 
 def _best(found: Sequence[Carried]) -> Carried:
@@ -174,9 +189,9 @@ def _best(found: Sequence[Carried]) -> Carried:
 
 
 def _run(scenario: Scenario, agents: int, seed: int) -> Carried:
-    """One replica under a closed workload of so many agents; the sessions and their turns stay as they are."""
+    """A fleet under a closed workload of so many agents; the sessions and their turns stay as they are."""
     load = replace(scenario.load, agents=agents, rate=None)
-    alone = replace(scenario, workload=load, extra_turns=0.0, turns=TURNS, twin=scenario)
-    results = [run_fleet(alone, 1, seed * 1000 + r) for r in range(SEEDS)]
-    turns = geometric_mean([r.throughput_requests_per_s for r in results])
-    return Carried(agents, turns / scenario.positions.mean_turns * HOUR_S, results)
+    closed = replace(scenario, workload=load, extra_turns=0.0, turns=TURNS, twin=scenario)
+    results = [run_fleet(closed, FLEET, seed * 1000 + r) for r in range(SEEDS)]
+    turns = geometric_mean([r.throughput_requests_per_s for r in results]) / FLEET
+    return Carried(agents / FLEET, turns / scenario.positions.mean_turns * HOUR_S, results)

@@ -55,6 +55,7 @@ def explained(row: Row, full: Row) -> list[str]:
         f"The largest turn sets the batch: {full['peak_kv_tokens']:,} tokens with full, {row['peak_kv_tokens']:,} with "
         f"the policy, while a decoding session holds {full['mean_kv_tokens']:,.0f} and {row['mean_kv_tokens']:,.0f} on "
         f"average. An engine fills the room between ({_to(row, 'mean')}).",
+        f"A prefix that sessions share is counted in each of them; an engine holds it once ({_to(row, 'shared')}).",
         f"Prefill, not charged, stops decoding for {full['prefill_s_per_session']:.1f} and "
         f"{row['prefill_s_per_session']:.1f} s per session ({_to(row, 'prefill')}).",
         f"Compaction, not charged, takes {row['compaction_s_per_session']:.2f} s per session, and captured queries "
