@@ -27,6 +27,14 @@ _AGREEMENT: list[tuple[str, pa.DataType]] = [
     ("text_similarity", _f),
 ]
 
+# How a run's calls were answered: as recorded, by a search over what was recorded, with an error.
+_CALLS: list[tuple[str, pa.DataType]] = [
+    ("calls", _i),
+    ("calls_exact", _i),
+    ("calls_searched", _i),
+    ("calls_error", _i),
+]
+
 _FLEET: list[tuple[str, pa.DataType]] = [
     ("run_id", _s),
     ("workload", _s),
@@ -113,6 +121,21 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("action_parsed", _f),
         ("action_match", _f),
         ("action_match_full", _f),
+        # Closed-loop replay: how the run ended, what the model asked and answered.
+        ("seed_turns", _i),
+        ("recorded_turns", _i),
+        ("end_reason", _s),
+        ("generated_tokens", _i),
+        *_CALLS,
+        ("repeated_calls", _i),
+        ("searches", _i),
+        ("repeated_searches", _i),
+        ("near_repeats", _i),
+        ("answer", _s),
+        ("answer_scorer", _s),
+        ("answer_correct", _b),
+        ("answer_score", _f),
+        ("answer_verdict", _s),
         ("cut_turns", _i),
         ("kv_tokens_final", _f),
         ("kv_tokens_peak", _f),
@@ -159,6 +182,10 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         # Stepwise replay: the action generated at this turn, against the recorded one and against `full`'s own.
         ("generated_tokens", _i),
         *((f"action_{name}{against}", kind) for against in ("", "_full") for name, kind in _AGREEMENT),
+        # Closed-loop replay: what the model said, which kind of reply it was, and how its calls were answered.
+        ("said", _s),
+        ("reply", _s),
+        *_CALLS,
     ],
     "probes": [
         *_CELL_KEY,
@@ -206,6 +233,43 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("requests", _i),
         ("simulated_s", _f),
         ("binding_constraint", _s),
+    ],
+    # How one simulation went over time: equal intervals of its measured part.
+    "intervals": [
+        *_FLEET,
+        ("seed", _i),
+        ("interval", _i),
+        ("start_s", _f),
+        ("end_s", _f),
+        ("running", _f),
+        ("batch", _f),
+        ("waiting", _f),
+        ("kv_used_share", _f),
+        ("kv_held_share", _f),
+        ("preemptions", _i),
+        ("requests", _i),
+        ("rejected", _i),
+        ("throughput_tokens_per_s", _f),
+        ("hit_share", _f),
+        ("ttft_p50_s", _f),
+        ("ttft_p95_s", _f),
+        ("tpot_p50_s", _f),
+        ("tpot_p95_s", _f),
+    ],
+    "sim_turns": [
+        ("run_id", _s),
+        ("policy", _s),
+        ("gpus", _i),
+        ("seed", _i),
+        ("arrival_s", _f),
+        ("ttft_s", _f),
+        ("tpot_s", _f),
+        ("e2e_s", _f),
+        ("output_tokens", _i),
+        ("hit", _f),
+        ("agent", _i),
+        ("turn", _i),
+        ("replica", _i),
     ],
     "plans": [
         ("run_id", _s),
