@@ -92,9 +92,9 @@ class Replica:
         """The replica breaks down and loses everything. Returns the sessions with an open turn, which starts over."""
         self.account()
         pending = [*self.running, *self.waiting, *self.fetching, *self.arrived]
+        self.cache.lose()  # before the sessions forget what they had in host memory
         for session in pending:
             session.reset()
-        self.cache.lose()
         self.empty()
         self.sleeping, self.repaired = None, self.env.event()
         self.process.interrupt(FAILED)
