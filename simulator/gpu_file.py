@@ -118,7 +118,8 @@ def read_gpu(path: str | Path) -> Gpu:
 def _whole(found: Calibration, where: str) -> Gpu:
     """A GPU of which the file says everything that has no default; without a price it has none."""
     known = {"name": found.name, "price_per_hour": None, "all_reduce_s": {}} | dict(found.changes)
-    wanted = [f.name for f in fields(Gpu) if f.default is MISSING and f.name not in known]
+    no_default = (f.name for f in fields(Gpu) if f.default is MISSING and f.default_factory is MISSING)
+    wanted = [name for name in no_default if name not in known]
     if wanted:
         keys = {field: key for key, (field, *_) in (NUMBERS | BY_DTYPE).items()}
         missing = ", ".join(keys[field] for field in wanted)
@@ -187,6 +188,8 @@ def _check(gpu: Gpu, base: str | None, where: str) -> None:
     """Figures that do not fit each other are refused; a peak that looks sparse is only doubted."""
     if not gpu.flops.keys() == gpu.matmul.keys() == gpu.streaming.keys() or "bf16" not in gpu.flops:
         raise UserError(f"GPU file {where}: {', '.join(BY_DTYPE)} must have the same dtypes, bf16 among them")
+    if not gpu.flops.keys() <= gpu.matmul_floor_s.keys() & gpu.overlap.keys():
+        raise UserError(f"GPU file {where}: matmul_floor_us and overlap must have every dtype of dense_tflops")
     if "fp8" in gpu.flops and gpu.flops["fp8"] * gpu.matmul["fp8"] >= 2 * gpu.flops["bf16"] * gpu.matmul["bf16"]:
         raise UserError(f"GPU file {where}: fp8 products at twice the speed of bf16 or more; measured parts reach 1.6")
     if base is not None and gpu.flops["bf16"] > SPARSE * GPUS[base].flops["bf16"]:
