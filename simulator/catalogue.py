@@ -37,7 +37,7 @@ MXFP4 = {"quantization_config": {"quant_method": "mxfp4"}}
 
 def _qwen35(text: Config, vision: Config, *, tied: bool) -> Config:
     return {"model_type": "qwen3_5", "text_config": text, "tie_word_embeddings": tied} | {
-        "vision_config": {"model_type": "qwen3_5_vision"} | vision
+        "vision_config": {"model_type": "qwen3_5_vision", "out_hidden_size": text["hidden_size"]} | vision
     }
 
 
@@ -98,6 +98,7 @@ CONFIGS: dict[str, Config] = {
             "patch_size": 14,
         },
         "spatial_merge_size": 2,
+        "tie_word_embeddings": False,
     },
     "smollm2-135m": _plain("llama", 30, 576, (9, 3, 64), 1_536, 49_152, 8_192) | TIED,
 }  # fmt: skip

@@ -28,6 +28,8 @@ def find_geometry(name: str) -> Geometry:
     key = ALIASES.get(key, key)
     if key in CATALOGUE:
         return CATALOGUE[key]
+    if path.is_dir():
+        raise UserError(f"model folder {name}: no config.json in it")
     if name.endswith(".json"):
         raise UserError(f"model configuration {name}: no such file; give a config.json or a catalogue name")
     if HUB_ID.match(name):

@@ -41,20 +41,22 @@ WRAPPERS = {
     "qwen3_5_moe": "qwen3_5_moe_text",
     "mistral3": "mistral",
 }
-_STATE_SPACE = "state-space layers, whose state per session it does not know"
-_INDEXER = "attention to rows that an indexer selects, which keeps a cache of its own"
+_STATE_SPACE = "it has state-space layers, whose state per session is not known here"
+_INDEXER = "it attends to rows that an indexer selects, which keeps a cache of its own"
 REFUSED = {
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"), _STATE_SPACE),
     **dict.fromkeys(("jamba", "bamba", "zamba", "zamba2", "falcon_h1", "nemotron_h", "granitemoehybrid"), _STATE_SPACE),
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa"), _INDEXER),
     **dict.fromkeys(
-        ("llama4", "llama4_text"), "attention in chunks: what engines keep of a finished chunk is not settled"
+        ("llama4", "llama4_text"), "it attends in chunks; what engines keep of a finished one is not settled"
     ),
     **dict.fromkeys(
-        ("gemma3n", "gemma3n_text"), "several residual streams per layer, whose matrices it does not count"
+        ("gemma3n", "gemma3n_text"), "it has several residual streams, whose matrices are not counted here"
     ),
-    **dict.fromkeys(("minimax", "kimi_linear", "lfm2", "lfm2_moe"), "linear layers with a state it does not know"),
-    **dict.fromkeys(("t5", "mt5", "bart", "bert", "whisper"), "no decoder with a growing cache alone"),
+    **dict.fromkeys(
+        ("minimax", "kimi_linear", "lfm2", "lfm2_moe"), "it has linear layers whose state is not known here"
+    ),
+    **dict.fromkeys(("t5", "mt5", "bart", "bert", "whisper"), "it has an encoder, which is not simulated"),
 }
 QUANTISED = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4 experts"}
 
@@ -87,13 +89,16 @@ def _wrapped(outer: Values, usual: str) -> tuple[Geometry, float, tuple[str, ...
     # The wrapper's word on the shared embedding goes before the text part's, and that before the family's default.
     text = text.under({"model_type": kind} | ({} if tied is None else {"tie_word_embeddings": tied}))
     shape = _reader(text, kind)(text)
-    return shape, *towers(outer, shape.hidden)
+    extra, notes = towers(outer, shape.hidden)
+    if kind in FAMILIES and text.raw("tie_word_embeddings") is None:
+        notes += ("the file does not say tie_word_embeddings: an output projection of its own is counted",)
+    return shape, extra, notes
 
 
 def _reader(values: Values, kind: str) -> Callable[[Values], Geometry]:
     if kind in READERS:
         return READERS[kind]
-    reason = f" (it has {REFUSED[kind]})" if kind in REFUSED else ""
+    reason = f" ({REFUSED[kind]})" if kind in REFUSED else ""
     known = ", ".join(sorted({*READERS, *WRAPPERS}))
     raise values.error(f"model_type {kind!r} is not understood{reason}. Known: {known}; or give a catalogue name")
 

@@ -72,12 +72,13 @@ def _pixtral(tower: Values, outer: Values, text: int) -> float:
     return tower.number("num_hidden_layers") * layer + 3 * patch * patch * width + width + projector
 
 
-def _qwen(tower: Values, _: Values, text: int) -> float:
+def _qwen(tower: Values, _: Values, __: int) -> float:
+    out = tower.number("out_hidden_size")
     width, inner, patch = tower.number("hidden_size"), tower.number("intermediate_size"), tower.number("patch_size")
     merged = width * tower.number("spatial_merge_size") ** 2
     layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
     patches = 3 * tower.number("temporal_patch_size") * patch * patch * width + width
-    merger = 2 * width + merged * merged + merged + merged * text + text
+    merger = 2 * width + merged * merged + merged + merged * out + out
     positions = tower.number("num_position_embeddings") * width
     return float(tower.number("depth") * layer + patches + positions + merger)
 

@@ -63,7 +63,7 @@ def test_a_hub_id_that_is_not_cached_is_never_fetched_and_says_what_to_do(tmp_pa
     [
         ({"model_type": "jamba"}, r"model_type 'jamba' is not understood \(it has state-space layers.*Known: .*llama"),
         ({"model_type": "deepseek_v32"}, "indexer"),
-        ({"model_type": "llama4"}, "attention in chunks"),
+        ({"model_type": "llama4"}, "it attends in chunks"),
         ({"model_type": "brandnew"}, "model_type 'brandnew' is not understood. Known: "),
         ({"model_type": None}, "model_type 'None' is not understood"),
         ({"layer_types": ["sliding_attention"] * 32}, "layers of kind sliding_attention are not understood in a llama"),
@@ -98,6 +98,9 @@ def test_a_broken_file_and_a_missing_one_are_one_clear_line(tmp_path):
     path.write_text("[]")
     with pytest.raises(UserError, match="not a JSON object"):
         find_geometry(str(path))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty: no config\.json in it"):
+        find_geometry(str(tmp_path / "empty"))
     with pytest.raises(UserError, match="no such file"):
         find_geometry(str(tmp_path / "none.json"))
 
@@ -110,7 +113,8 @@ def test_what_a_checkpoint_holds_beyond_text_is_counted_or_said(tmp_path):
     said = find_geometry(str(written(tmp_path / "b", strange)))
     assert CATALOGUE["mistral-small-24b"].extra_parameters == 438_958_080
     assert plain.extra_parameters == said.extra_parameters == 0
-    assert (plain.notes, said.notes) == ((), ("the weights of vision_config (newest) are not counted",))
+    tied = "the file does not say tie_word_embeddings: an output projection of its own is counted"
+    assert (plain.notes, said.notes) == ((tied,), ("the weights of vision_config (newest) are not counted", tied))
 
 
 def test_an_fp8_checkpoint_says_which_dtype_holds_it(tmp_path):

@@ -120,6 +120,20 @@ CACHED = [
 ]
 
 
+@pytest.mark.parametrize("name", [name for name, config in CONFIGS.items() if "text_config" in config])
+def test_vision_and_audio_parts_are_counted_as_the_model_s_own_code_declares_them(name):
+    values = {key: value for key, value in CONFIGS[name].items() if key != "model_type"}
+    config = transformers.AutoConfig.for_model(CONFIGS[name]["model_type"], **values)
+    with torch.device("meta"):
+        model = transformers.AutoModelForImageTextToText.from_config(config)
+    shape = geometry_of(CONFIGS[name], "of a test", name, "test")
+    text = sum(one.numel() for one in model.model.language_model.parameters())
+    others = sum(one.numel() for one in model.model.parameters()) - text
+    idle = 55_055_616 if name == "gemma-4-e4b" else 0  # key and value matrices of its borrowing layers
+    assert shape.extra_parameters == others + idle
+    assert shape.parameters == parameters(model) + idle
+
+
 @pytest.mark.parametrize("name", CACHED)
 def test_a_session_holds_the_bytes_that_the_model_s_own_cache_has(name):
     """Keys, values, latent rows and convolutions in bf16, the recurrent state in float32."""
