@@ -30,12 +30,21 @@ def _usage_error(error: UserError) -> NoReturn:
 
 
 def _explain(error: Exception, command: Any, ctx: Any) -> None:
-    """An unknown flag becomes one line that lists the known flags; any other error passes."""
+    """An unknown flag becomes one line that lists the known ones, a missing one a line with all that are required."""
     # typer carries its own copy of click, whose classes are not public: go by the name.
-    if type(error).__name__ != "NoSuchOption":
-        return
-    flags = [flag for param in command.get_params(ctx) for flag in param.opts if flag.startswith("--")]
-    _usage_error(unknown("flag", getattr(error, "option_name", "?"), flags, ctx.command_path))
+    params = command.get_params(ctx)
+    if type(error).__name__ == "NoSuchOption":
+        flags = [flag for param in params for flag in param.opts if flag.startswith("--")]
+        _usage_error(unknown("flag", getattr(error, "option_name", "?"), flags, ctx.command_path))
+    param = getattr(error, "param", None)
+    if type(error).__name__ == "MissingParameter" and param is not None:
+        required = ", ".join(_spelled(param) for param in params if param.required)
+        _usage_error(UserError(f"{_spelled(param)} is missing; {ctx.command_path} needs {required}"))
+
+
+def _spelled(param: Any) -> str:
+    """A flag as it is written, an argument as the help calls it."""
+    return next((text for text in param.opts if text.startswith("--")), (param.name or "").upper())
 
 
 class Command(TyperCommand):

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..console import plain, table
 from ..errors import UserError
 from ..replay.policies.registry import HEADLINE_POLICY, parse_policies, parse_policy
 from ..replay.profile import PolicyProfile
 from ..traces.store import Store
-from .hardware import find_gpu
-from .models import find_geometry
+from .given import Given, given
 from .outcome import SimResult
-from .plan import deploy, plan
+from .plan import plan, scenarios_of
 from .report import averaged, described, quality
 from .run import Scenario, run_fleet
-from .sentence import COLUMNS, sentence, table_rows
+from .sentence import sentence
+from .series import Series, turn_table
 from .slo import Slo, parse_slo
-from .sources import Fill, find_workload
+from .stored import save_plan, save_simulation
 
 Tick = Callable[[str], None]
-FLAT = ("ttft_s", "tpot_s", "e2e_s")
+Slos = Sequence[str] | Mapping[str, float]
+METHODS = ("queueing", "paper")
 
 
 def _silent(_: str) -> None:
@@ -32,12 +32,12 @@ def _silent(_: str) -> None:
 
 def profiles_of(store: Store, run: str | None) -> Mapping[str, PolicyProfile]:
     """Measured facts by policy text, from `run` or the newest complete replay; empty when there is none."""
-    from ..replay.results import profiles
+    from ..replay.profiles import profiles
 
     return profiles(store, run)
 
 
-def _profile(known: Mapping[str, PolicyProfile], text: str) -> PolicyProfile:
+def profile_of(known: Mapping[str, PolicyProfile], text: str) -> PolicyProfile:
     """The profile of the policy that `text` means, however it was spelled when it was measured."""
     wanted = parse_policy(text)
     for name, profile in known.items():
@@ -46,109 +46,132 @@ def _profile(known: Mapping[str, PolicyProfile], text: str) -> PolicyProfile:
     return PolicyProfile(text)
 
 
+def profiles_for(texts: Sequence[str], store: Store, run: str | None) -> dict[str, PolicyProfile]:
+    """The profile of each policy and of `full`, `full` first, in the spelling that plans use. UserError on a policy."""
+    policies = [str(policy) for policy in parse_policies(list(texts))]
+    known = profiles_of(store, run)
+    return {text: profile_of(known, text) for text in policies}
+
+
 def plan_named(
     workload: str,
     model: str,
     gpu: str,
     *,
-    slo: Sequence[str] | Mapping[str, float],
+    slo: Slos,
     policies: Sequence[str] | None = None,
     run: str | None = None,
-    price: float | None = None,
-    agents: int | None = None,
-    rate: float | None = None,
-    tool_wait: str | None = None,
-    scale_tokens: float | None = None,
-    prefix_tokens: int | None = None,
+    method: str = "queueing",
+    sweep: Sequence[str] = (),
+    max_load: bool = False,
+    gpus: int | None = None,
     seed: int = 0,
     store: Store | str | Path | None = None,
     save: bool = True,
     tick: Tick = _silent,
-    **options: Any,
+    replications: int = 10,
+    max_gpus: int = 512,
+    workers: int = 1,
+    turns: int | None = None,
+    sensitivity: bool = True,
+    attribute: bool = False,
+    **flags: Any,
 ) -> dict[str, Any]:
-    """`kvmill plan` as a function: the printed object, with `answer` (the sentence) and `run`. `options` as in `plan`.
+    """`kvmill plan` as a function: the printed object, with `answer` (the sentence) and `run`.
 
-    Rows go to the store's `plans` and `simulations` tables unless `save` is False.
+    `flags` are the other flags of the command: the load, the machine, the price. `sweep` plans every combination of
+    some settings; `max_load` asks what load `gpus` GPUs carry instead; `method="paper"` counts as the paper does. Rows
+    go to the store unless `save` is False. UserError on names, values and combinations that cannot be.
     """
     store = store if isinstance(store, Store) else Store.open(store)
-    slos, geometry, machine = parse_slo(slo), find_geometry(model), find_gpu(gpu).priced(price)
-    texts = list(policies or ("full", HEADLINE_POLICY))
-    for text in texts:
-        parse_policy(text)
-    fill = Fill(agents, rate, tool_wait, scale_tokens, prefix_tokens)
-    load = find_workload(workload, fill, store=store, seed=seed)
-    known = profiles_of(store, run)
+    slos, texts = parse_slo(slo), list(policies or ("full", HEADLINE_POLICY))
+    _one_question(method, sweep, max_load, gpus)
+    options: dict[str, Any] = {"replications": replications, "seed": seed, "workers": workers, "tick": tick}
+    options |= {} if turns is None else {"turns": turns}
+    if sweep:
+        options |= {"max_gpus": max_gpus, "sensitivity": False}
+        named = {"workload": workload, "model": model, "gpu": gpu, "store": store, "seed": seed} | flags
+        return _swept(sweep, texts, slos, run, store if save else None, named, options)
+    found = given(workload, model, gpu, store=store, seed=seed, **flags)
+    known = profiles_for(texts, store, run)
+    if method == "paper":
+        from .paper import paper_plan
+
+        return paper_plan(
+            found.load, found.geometry, found.gpu, texts, slos,
+            profiles=known, tp=found.tp, seed=seed, tick=tick, **found.replica,
+        )  # fmt: skip
+    if max_load:
+        from .max_load import max_load as carried
+
+        return carried(found, known, slos, gpus or 0, **options)
+    options |= {"max_gpus": max_gpus, "sensitivity": sensitivity, "attribute": attribute}
+    return planned(found, known, slos, store if save else None, **options)
+
+
+def planned(
+    found: Given, known: Mapping[str, PolicyProfile], slos: tuple[Slo, ...], store: Store | None, **options: Any
+) -> dict[str, Any]:
+    """One plan with its sentence, stored unless `store` is None. `options` as in `plan`."""
     runs: list[tuple[Scenario, SimResult]] = []
-    spelled = [str(parse_policy(text)) for text in texts]
-    found = plan(
-        load,
-        geometry,
-        machine,
-        texts,
+    answer = plan(
+        found.load,
+        found.geometry,
+        found.gpu,
+        list(known),
         slos,
-        profiles={text: _profile(known, text) for text in {"full", *spelled}},
-        seed=seed,
-        tick=tick,
+        profiles=known,
+        tp=found.tp,
+        fleet=found.fleet,
         record=lambda scenario, result: runs.append((scenario, result)),
         **options,
+        **found.replica,
     )
-    found["answer"] = sentence(found, spelled_headline(found))
-    if save:
-        found["run"] = save_plan(store, found, runs, seed)
-    return found
+    answer["answer"] = sentence(answer, spelled_headline(answer))
+    if store is not None:
+        answer["run"] = save_plan(store, answer, runs, options["seed"])
+    return answer
+
+
+def _swept(
+    sweep: Sequence[str],
+    texts: Sequence[str],
+    slos: tuple[Slo, ...],
+    run: str | None,
+    store: Store | None,
+    named: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Every combination planned; each plan is a run of the store, that of the cheapest machine is the answer."""
+    from .sweeps import parse_grid, swept
+
+    grid = parse_grid(sweep, texts)
+    known = profiles_for(grid.policies, named["store"], run)
+
+    def one(machine: Mapping[str, Any]) -> dict[str, Any]:
+        return planned(given(**(dict(named) | dict(machine))), known, slos, store, **options)
+
+    return swept(grid, {"gpu": named["gpu"], "model": named["model"], "tp": named.get("tp")}, one)
+
+
+def _one_question(method: str, sweep: Sequence[str], max_load: bool, gpus: int | None) -> None:
+    if method not in METHODS:
+        raise UserError(f"--method {method!r}: one of {', '.join(METHODS)}")
+    asked = [name for name, is_asked in (("--sweep", sweep), ("--max-load", max_load)) if is_asked]
+    if method == "paper" and asked:
+        raise UserError(f"--method paper has no {asked[0]}")
+    if len(asked) > 1:
+        raise UserError("--sweep and --max-load exclude each other")
+    if max_load and gpus is None:
+        raise UserError("--max-load: say of how many GPUs, for instance --gpus 8")
+    if gpus is not None and not max_load:
+        raise UserError("--gpus: a plan finds it itself; with --max-load it is what carries the load")
 
 
 def spelled_headline(found: Mapping[str, Any]) -> str:
     """The policy that the sentence speaks of: the headline policy if it was planned, else the last one."""
     names = [row["policy"] for row in found["plans"]]
     return HEADLINE_POLICY if HEADLINE_POLICY in names else names[-1]
-
-
-def save_plan(store: Store, found: Mapping[str, Any], runs: Sequence[tuple[Scenario, SimResult]], seed: int) -> str:
-    """Store a plan: one row per policy, one per simulation of its brackets. Returns the run's id."""
-    config = {key: found[key] for key in ("workload", "model", "gpu", "tp", "slo", "replications", "assumptions")}
-    run = store.begin("plan", config | {"policies": [row["policy"] for row in found["plans"]]}, seed=seed)
-    rows = [
-        {key: row[key] for key in _PLAN_COLUMNS}
-        | {"workload": found["workload"], "model": found["model"], "gpu": found["gpu"]}
-        | {"detail": json.dumps(plain(row))}
-        for row in found["plans"]
-    ]
-    run.add({"plans": rows, "simulations": [simulation_row(*pair) for pair in runs]}, key="plan")
-    run.finish()
-    return run.id
-
-
-_PLAN_COLUMNS = (
-    "policy",
-    "feasible",
-    "gpus",
-    "gpus_low",
-    "gpus_high",
-    "gpus_saved",
-    "gpus_saved_low",
-    "gpus_saved_high",
-    "binding_constraint",
-    "cost_per_month",
-)
-
-
-def simulation_row(scenario: Scenario, result: SimResult) -> dict[str, Any]:
-    """One simulation as a row of the `simulations` table."""
-    row: dict[str, Any] = {
-        "workload": scenario.workload.name,
-        "model": scenario.deployment.geometry.name,
-        "gpu": scenario.deployment.gpu.name,
-        "policy": scenario.policy,
-        "replication": result.seed % 1000,
-        "meets": result.meets(scenario.slos),
-    }
-    for name in FLAT:
-        levels = getattr(result, name)
-        row |= {f"{name[:-2]}_{q}_s": levels[q] for q in levels}
-    same = ("gpus", "replicas", "tp", "seed", "batch_mean", "batch_max", "throughput_requests_per_s", "requests")
-    more = ("throughput_tokens_per_s", "goodput_requests_per_s", "kv_used_share", "preemptions", "simulated_s")
-    return row | {name: getattr(result, name) for name in (*same, *more, "binding_constraint")}
 
 
 def simulate(
@@ -160,24 +183,22 @@ def simulate(
     policy: str | None = None,
     keep: float | None = None,
     run: str | None = None,
-    slo: Sequence[str] | Mapping[str, float] = ("ttft_p95=2", "tpot_p95=0.05"),
-    agents: int | None = None,
-    rate: float | None = None,
-    tool_wait: str | None = None,
-    scale_tokens: float | None = None,
-    prefix_tokens: int | None = None,
-    tp: int | None = None,
+    slo: Slos = ("ttft_p95=2", "tpot_p95=0.05"),
     replications: int = 1,
+    turns: int | None = None,
+    series: bool = False,
     seed: int = 0,
     store: Store | str | Path | None = None,
     save: bool = True,
     tick: Tick = _silent,
-    **fields: Any,
+    **flags: Any,
 ) -> dict[str, Any]:
     """`kvmill simulate` as a function: one fleet of `gpus` GPUs under one policy, averaged over replications.
 
-    `keep` stands for `te(proxy=assistant,delay=1,keep=KEEP)` with no quality claimed. UserError when both it and a
-    policy are given, or when `gpus` is no multiple of the tensor-parallel size.
+    `keep` stands for `te(proxy=assistant,delay=1,keep=KEEP)` with no quality claimed. `turns`: about how many are
+    measured in each replication. `series` adds how it went over time, and keeps every turn in the store. `flags` are
+    the other flags of the command. UserError when both `keep` and a policy are given, or when `gpus` is no multiple of
+    the tensor-parallel size.
     """
     store = store if isinstance(store, Store) else Store.open(store)
     if keep is not None and policy is not None:
@@ -185,25 +206,21 @@ def simulate(
     asked = f"te(proxy=assistant,delay=1,keep={keep})" if keep is not None else policy or "full"
     text = str(parse_policies([asked])[-1])
     slos: tuple[Slo, ...] = parse_slo(slo)
-    load = find_workload(workload, Fill(agents, rate, tool_wait, scale_tokens, prefix_tokens), store=store, seed=seed)
-    deployment = deploy(load, find_geometry(model), find_gpu(gpu), tp, **fields)
+    setting = given(workload, model, gpu, store=store, seed=seed, **flags)
+    deployment = setting.deployment()
     if gpus < 1 or gpus % deployment.tp:
         raise UserError(f"--gpus {gpus}: must be a multiple of the tensor-parallel size {deployment.tp}")
-    profile = PolicyProfile(text) if keep is not None else _profile(profiles_of(store, run), text)
-    scenario = Scenario(
-        load,
-        text,
-        deployment,
-        slos,
-        extra_turns=profile.extra_turns or 0.0,
-        keep_measured=profile.keep_measured,
-    )
-    results: list[SimResult] = []
+    profile = PolicyProfile(text) if keep is not None else profile_of(profiles_of(store, run), text)
+    (scenario,) = scenarios_of(setting.load, deployment, slos, {text: profile}, fleet=setting.fleet)
+    scenario = scenario if turns is None else replace(scenario, turns=turns)
+    runs, watched = [], _Watched(series)
     for r in range(replications):
-        results.append(run_fleet(scenario, gpus // deployment.tp, seed * 1000 + r))
+        runs.append((scenario, run_fleet(scenario, gpus // deployment.tp, seed * 1000 + r, watch=watched.look)))
+        watched.keep(runs[-1][1])
         tick(f"{gpus} GPUs, {text}")
+    results = [result for _, result in runs]
     found = {
-        "workload": load.name,
+        "workload": setting.load.name,
         "policy": text,
         "slo": {s.key: s.limit_s for s in slos},
         "meets": all(result.meets(slos) for result in results),
@@ -211,70 +228,31 @@ def simulate(
         **averaged(results),
         **quality(profile, deployment.geometry),
     }
+    if series:
+        found["series"] = [row for row in watched.rows if row["seed"] == results[0].seed]
     if save:
-        stored = store.begin(
-            "simulate", {k: found[k] for k in ("workload", "model", "gpu", "policy", "slo")}, seed=seed
-        )
-        stored.add({"simulations": [simulation_row(scenario, r) for r in results]}, key="simulate")
-        stored.finish()
-        found["run"] = stored.id
+        found["run"] = save_simulation(store, found, runs, seed, watched.rows, watched.turns)
     return found
 
 
-def simulate_text(found: Mapping[str, Any]) -> str:
-    """One screen about one fleet."""
-    kept = "keeps" if found["meets"] else "does not keep"
-    promises = ", ".join(f"{key} ≤ {limit:g} s" for key, limit in found["slo"].items())
-    head = (
-        f"{found['gpus']} × {found['gpu'].upper()} ({found['replicas']} replicas of {found['model']}) serving "
-        f"{found['workload']} under {found['policy']} {kept} {promises}.\nBinding: {found['binding_constraint']}."
-    )
-    levels = [{"metric": name[:-2].upper(), **found[name]} for name in FLAT]
-    body = table(levels, {"metric": "seconds", "p50": "p50", "p95": "p95", "p99": "p99"})
-    rates = (
-        f"{found['throughput_requests_per_s']:.2f} requests/s, {found['throughput_tokens_per_s']:,.0f} tokens/s, "
-        f"{found['goodput_requests_per_s']:.2f} requests/s within the promises\n"
-        f"batch {found['batch_mean']:.1f} (at most {found['batch_max']}), KV blocks {found['kv_used_share']:.0%} used, "
-        f"{found['preemptions']} preemptions, {found['miss_share']:.1%} of turns found their cache gone"
-    )
-    return f"{head}\n\n{body}\n\n{rates}\n\n{assumed_text(found)}"
+class _Watched:
+    """What each replication looked like over time, and its turns, if they are wanted."""
 
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+        self.rows: list[dict[str, Any]] = []
+        self.turns: list[Any] = []
+        self.last: tuple[Any, Series, float] | None = None
 
-def plan_text(found: Mapping[str, Any]) -> str:
-    """The sentence, the table, the sizes around the answer, what was assumed."""
-    rows = [
-        {"policy": row["policy"], "gpus": size["gpus"], "verdict": size["verdict"]}
-        | {key: _interval(size[f"{key}_s"]) for key in found["slo"]}
-        for row in found["plans"]
-        for size in row["sizes"]
-    ]
-    sizes = table(
-        rows, {"policy": "policy", "gpus": "GPUs", "verdict": "verdict"} | {k: f"{k} s" for k in found["slo"]}
-    )
-    body = table(table_rows(found["plans"]), COLUMNS)
-    shapes = f"\n\nGPUs if the workload were shaped otherwise:\n{shapes_text(found)}" if found["other_shapes"] else ""
-    looked = f"Fleet sizes looked at (geometric mean over replications, 95 % interval):\n{sizes}"
-    return f"{found['answer']}\n\n{body}{shapes}\n\n{looked}\n\n{assumed_text(found)}"
+    def look(self, fleet: Any, warm: float, end: float) -> None:
+        """Begin to watch a run."""
+        if self.wanted:
+            self.last = fleet, Series(fleet, warm, end), warm
 
-
-def shapes_text(found: Mapping[str, Any]) -> str:
-    """The answer for other shapes of the workload, one line each."""
-    policies = {name: name for row in found["other_shapes"] for name in row if name != "what"}
-    return table(found["other_shapes"], {"what": "if"} | policies)
-
-
-def _interval(level: Sequence[float]) -> str:
-    mean, low, high = level
-    return f"{mean:.3g} ({low:.3g}–{high:.3g})"
-
-
-def assumed_text(found: Mapping[str, Any]) -> str:
-    """What was assumed, line by line."""
-    lines = []
-    if found.get("contexts"):
-        lines.append("contexts: " + ", ".join(f"{q} {tokens:,} tokens" for q, tokens in found["contexts"].items()))
-        lines.append(f"compactable: {found['compactable_share']:.0%} of a session's memory at the median context")
-    for name, value in found["assumptions"].items():
-        lines += [f"{name}: {item}" for item in (value if isinstance(value, list) else [value])]
-    lines.append(f"price {found['price_per_hour']:g} USD per GPU-hour ({found['price_source']})")
-    return "Assumed:\n" + "\n".join(f"  {line}" for line in lines)
+    def keep(self, result: SimResult) -> None:
+        """Take down what was seen of a run that is over."""
+        if self.last is not None:
+            fleet, series, warm = self.last
+            self.rows += [{"seed": result.seed} | row for row in series.rows()]
+            self.turns.append((result.seed, turn_table(fleet, warm)))
+            self.last = None

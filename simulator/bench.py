@@ -13,6 +13,7 @@ from types import TracebackType
 
 from .outcome import SimResult
 from .run import Scenario, run_fleet
+from .workload import Workload
 
 MOST_WORKERS = 2
 
@@ -20,7 +21,8 @@ MOST_WORKERS = 2
 @dataclass(frozen=True, slots=True)
 class Variant:
     """Scenario `index` of the bench, on machines `slowdown` times slower, with `extra_turns` beyond its own, with
-    `growth` times its tokens beyond the prefix, and with or without its `shared` prefix.
+    `growth` times its tokens beyond the prefix, with or without its `shared` prefix, under `load` times its load, and
+    `without` some effects of compaction.
     """
 
     index: int
@@ -28,6 +30,8 @@ class Variant:
     extra_turns: float = 0.0
     growth: float = 1.0
     shared: bool = True
+    load: float = 1.0
+    without: frozenset[str] = frozenset()
 
 
 Job = tuple[Variant, int, int]  # variant, replicas, seed
@@ -41,25 +45,41 @@ class Shelf:
         self.last: tuple[Variant, Scenario] | None = None
 
     def get(self, variant: Variant) -> Scenario:
-        """The scenario of a variant."""
+        """The scenario of a variant. One that differs in speed or load alone reuses the session plans."""
         plain = self.scenarios[variant.index]
         if variant == Variant(variant.index):
             return plain
         if self.last is None or self.last[0] != variant:
-            slowdown = plain.slowdown * variant.slowdown
-            if replace(variant, slowdown=1.0) == Variant(variant.index):
-                scenario = replace(plain, slowdown=slowdown, twin=plain)
-            else:
-                load = plain.workload.reshaped(variant.growth, variant.shared)
-                extra = (1 + plain.extra_turns) * (1 + variant.extra_turns) - 1
-                scenario = replace(plain, workload=load, slowdown=slowdown, extra_turns=extra)
-            self.last = (variant, scenario)
+            self.last = (variant, _varied(plain, variant))
         return self.last[1]
 
     def run(self, job: Job) -> SimResult:
         """Simulate."""
         variant, replicas, seed = job
         return run_fleet(self.get(variant), replicas, seed)
+
+
+def loaded(load: Workload, factor: float) -> Workload:
+    """So many times the load: agents (one at least), or sessions per second."""
+    if load.agents:
+        return replace(load, agents=max(1, round(load.agents * factor)))
+    if load.rate:
+        return replace(load, rate=load.rate * factor)
+    return replace(load, scale_load=load.scale_load * factor)
+
+
+def _varied(plain: Scenario, variant: Variant) -> Scenario:
+    """`plain` changed as the variant says."""
+    load = loaded(plain.workload.reshaped(variant.growth, variant.shared), variant.load)
+    same_sessions = replace(variant, slowdown=1.0, load=1.0) == Variant(variant.index)
+    return replace(
+        plain,
+        workload=load,
+        slowdown=plain.slowdown * variant.slowdown,
+        extra_turns=(1 + plain.extra_turns) * (1 + variant.extra_turns) - 1,
+        without=plain.without | variant.without,
+        twin=plain if same_sessions else None,
+    )
 
 
 _shelf: Shelf | None = None

@@ -9,25 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..console import Progress, answer, guarded
-from ..errors import NoAnswer, UserError
+from ..errors import NoAnswer
+from .flags import load_flags, machine_flags, sharing
 
 if TYPE_CHECKING:
     from ..traces.store import Store
 
-Workload = Annotated[str, typer.Option(help="long-agents, samples, requests, an ingest's id, or a trace selection")]
+Workload = Annotated[
+    str, typer.Option(help="long-agents, samples, requests, an ingest's id, a trace selection or TOML")
+]
 Model = Annotated[str, typer.Option(help="model geometry: a catalogue name or a config.json")]
-GpuName = Annotated[str, typer.Option("--gpu", help="GPU type")]
+GpuName = Annotated[str, typer.Option("--gpu", help="GPU type: a catalogue name or a TOML file")]
 From = Annotated[str | None, typer.Option("--from", help="replay run for quality and extra turns [newest complete]")]
 Slos = Annotated[list[str] | None, typer.Option("--slo", help="ttft_p95=2, tpot_p95=0.05, … (repeatable)")]
-Agents = Annotated[int | None, typer.Option(help="closed workload: agents at work all the time")]
-Rate = Annotated[float | None, typer.Option(help="open workload: sessions per second")]
-ToolWait = Annotated[str | None, typer.Option(help="recorded, or lognormal:P50,P90 in seconds")]
-Scale = Annotated[float | None, typer.Option(help="factor on all segments but the prefix")]
-PrefixTokens = Annotated[int | None, typer.Option(help="request logs: how much of the first input is the prefix")]
-Tp = Annotated[str, typer.Option(help="tensor-parallel size, or auto: the smallest that fits")]
-Dtype = Annotated[str, typer.Option(help="weights and matrix products: bf16 or fp8")]
-KvDtype = Annotated[str, typer.Option(help="KV cache: bf16 or fp8")]
-Utilisation = Annotated[float, typer.Option(help="share of usable memory")]
 Price = Annotated[float | None, typer.Option(help="USD per GPU-hour, instead of the listed price")]
 Seed = Annotated[int, typer.Option(help="seed of workload and replications")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
@@ -44,6 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 @guarded
+@sharing(load_flags, machine_flags)
 def simulate_command(
     workload: Workload,
     model: Model,
@@ -55,33 +50,30 @@ def simulate_command(
     ] = None,
     run: From = None,
     slo: Slos = None,
-    agents: Agents = None,
-    rate: Rate = None,
-    tool_wait: ToolWait = None,
-    scale_tokens: Scale = None,
-    prefix_tokens: PrefixTokens = None,
-    tp: Tp = "auto",
-    dtype: Dtype = "bf16",
-    kv_dtype: KvDtype = "bf16",
-    utilisation: Utilisation = 0.9,
     replications: Annotated[int, typer.Option(help="independent runs, averaged", min=1)] = 1,
+    turns: Annotated[int | None, typer.Option(help="turns measured in each replication [5000]", min=1)] = None,
+    series: Annotated[
+        bool, typer.Option("--series", help="also how it went over time; every turn to the store")
+    ] = False,
     seed: Seed = 0,
     as_json: Json = False,
     store: StorePath = None,
+    **shared: Any,
 ) -> None:
     """Simulate one fleet under one policy: latencies, throughput, memory, what binds."""
-    from .answers import simulate, simulate_text
+    from .answers import simulate
+    from .texts import simulate_text
 
     found = simulate(
         workload, model, gpu, gpus, policy=policy, keep=keep, run=run, slo=slo or ["ttft_p95=2", "tpot_p95=0.05"],
-        agents=agents, rate=rate, tool_wait=tool_wait, scale_tokens=scale_tokens, prefix_tokens=prefix_tokens,
-        tp=tp_of(tp), dtype=dtype, kv_dtype=kv_dtype, utilisation=utilisation, replications=replications, seed=seed,
-        store=_store(store), tick=steps("simulate", "runs", replications),
+        replications=replications, turns=turns, series=series, seed=seed, store=_store(store),
+        tick=steps("simulate", "runs", replications), **_sized(shared),
     )  # fmt: skip
     answer(found, as_json, lambda: simulate_text(found))
 
 
 @guarded
+@sharing(load_flags, machine_flags)
 def plan_command(
     workload: Workload,
     model: Model,
@@ -90,15 +82,15 @@ def plan_command(
     policy: Annotated[list[str] | None, typer.Option(help="repeatable; `full` is always planned")] = None,
     run: From = None,
     price: Price = None,
-    agents: Agents = None,
-    rate: Rate = None,
-    tool_wait: ToolWait = None,
-    scale_tokens: Scale = None,
-    prefix_tokens: PrefixTokens = None,
-    tp: Tp = "auto",
-    dtype: Dtype = "bf16",
-    kv_dtype: KvDtype = "bf16",
-    utilisation: Utilisation = 0.9,
+    method: Annotated[str, typer.Option(help="queueing, or paper: static batches, decodes only")] = "queueing",
+    sweep: Annotated[
+        list[str] | None, typer.Option(help="keep=0.1,0.2 or gpu=h100,h200 or tp=1,2 …: plan all (repeatable)")
+    ] = None,
+    max_load: Annotated[bool, typer.Option("--max-load", help="instead: what load do --gpus GPUs carry?")] = False,
+    gpus: Annotated[int | None, typer.Option(help="with --max-load: the GPUs that carry it", min=1)] = None,
+    attribute: Annotated[
+        bool, typer.Option("--attribute", help="also what the saving is made of: four effects, each switched off")
+    ] = False,
     replications: Annotated[
         int, typer.Option(help="replications per fleet size; fewer than 10 are flagged", min=2)
     ] = 10,
@@ -106,23 +98,42 @@ def plan_command(
     seed: Seed = 0,
     as_json: Json = False,
     store: StorePath = None,
+    **shared: Any,
 ) -> None:
     """The fewest GPUs that keep the promises, per policy, with intervals and what is saved against `full`."""
-    from .answers import plan_named, plan_text
+    from .answers import plan_named
 
     tick = steps("plan", "simulations", max(2, len(policy or [])) * (4 * replications + RUNS_AROUND))
     found = plan_named(
-        workload, model, gpu, policies=policy, run=run, slo=slo or [], price=price, agents=agents, rate=rate,
-        tool_wait=tool_wait, scale_tokens=scale_tokens, prefix_tokens=prefix_tokens, tp=tp_of(tp), dtype=dtype,
-        kv_dtype=kv_dtype, utilisation=utilisation, replications=replications, max_gpus=max_gpus, seed=seed,
-        store=_store(store), workers=2, tick=tick,
+        workload, model, gpu, policies=policy, run=run, slo=slo or [], price=price, method=method, sweep=sweep or [],
+        max_load=max_load, gpus=gpus, attribute=attribute, replications=replications, max_gpus=max_gpus, seed=seed,
+        store=_store(store), workers=2, tick=tick, **_sized(shared),
     )  # fmt: skip
-    answer(found, as_json, lambda: plan_text(found))
-    lost = [row for row in found["plans"] if not row["feasible"]]
-    if len(lost) == len(found["plans"]):
-        raise NoAnswer(
-            f"no fleet of up to {max_gpus} GPUs keeps the promises under any policy", lost[0]["binding_constraint"]
-        )
+    answer(found, as_json, lambda: _text_of(found))
+    rows = found.get("sweep") or found["plans"]
+    lost = [row for row in rows if not row["feasible"]]
+    if len(lost) == len(rows):
+        asked = f"{gpus} GPUs carry no load" if max_load else f"no fleet of up to {max_gpus} GPUs keeps the promises"
+        raise NoAnswer(f"{asked} under any policy", lost[0]["binding_constraint"])
+
+
+def _text_of(found: dict[str, Any]) -> str:
+    """The answer as text, whichever question was asked."""
+    if "sweep" in found:
+        from .sweeps import sweep_text
+
+        return sweep_text(found)
+    if "load_unit" in found:
+        from .max_load import max_load_text
+
+        return max_load_text(found)
+    if found.get("method") == "paper":
+        from .paper import paper_text
+
+        return paper_text(found)
+    from .texts import plan_text
+
+    return plan_text(found)
 
 
 @guarded
@@ -140,13 +151,11 @@ def validate_command(
         raise NoAnswer(f"failed: {names}", "the simulator itself")
 
 
-def tp_of(text: str) -> int | None:
-    """`auto` → None; UserError on anything that is not a number."""
-    if text == "auto":
-        return None
-    if not text.isdigit():
-        raise UserError(f"--tp {text!r}: auto, or a number of GPUs")
-    return int(text)
+def _sized(shared: dict[str, Any]) -> dict[str, Any]:
+    """The shared flags, the tensor-parallel size as a number or None."""
+    from .given import tp_of
+
+    return shared | {"tp": tp_of(shared["tp"])}
 
 
 def _store(path: Path | None) -> Store:

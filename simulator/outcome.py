@@ -10,9 +10,10 @@ import numpy as np
 
 from .cost import CostModel
 from .fleet import Fleet
-from .slo import Slo, percentile
+from .saturation import BUSY, CROWDED, GROWING, crowding, growth
+from .slo import Slo, enough, percentile
 
-SATURATED = 0.05  # share of turns never served, beyond which latencies are said to be growing
+UNSERVED = 0.05  # share of turns never served, beyond which a fleet is said to be saturated
 MOSTLY = 0.7  # of a limit that a lone decode step takes, beyond which no fleet size helps much
 LIGHT_LOAD = 0.3  # share of time busy, below which waiting is no cause
 MISS_SHARE = 0.01  # turns that find their cache gone, beyond which residency is said to bind
@@ -24,8 +25,10 @@ class SimResult:
     """What one run showed. Latencies in seconds by percentile, None from too few turns; shares in [0, 1].
 
     `values` holds the percentile of each SLO (infinite when more turns than it allows were rejected).
-    `unserved_share` is the share of turns still waiting for their first token at the end: beyond a few percent, the
-    fleet is saturated and its latencies depend on how long one looks. Nothing here includes the warm-up.
+    `unserved_share` is the share of turns still waiting for their first token at the end, `queue_growth` the share of
+    the arriving turns by which the queue grew, `waiting_mean` the turns that waited for a first token in the mean.
+    `saturated`: beyond a few percent of either, latencies depend on how long one looks; a closed workload, whose queue
+    cannot grow, is saturated when many of its agents wait for machines that are busy. Nothing includes the warm-up.
     """
 
     replicas: int
@@ -51,6 +54,9 @@ class SimResult:
     miss_share: float
     busy_share: float
     unserved_share: float
+    queue_growth: float
+    waiting_mean: float
+    saturated: bool
     shares: dict[str, float]
     values: dict[str, float]
     binding_constraint: str
@@ -66,7 +72,7 @@ class SimResult:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Turns that arrived after the warm-up. `finished` (n, 6) as `Turn`; latencies in seconds, ready for percentiles.
+    """Turns that arrived after the warm-up. `finished` (n, 9) as `Turns`; latencies in seconds, ready for percentiles.
 
     `unserved` turns had no first token at the end, `open` turns had one and were still decoding.
     """
@@ -86,7 +92,8 @@ def observe(fleet: Fleet, warm: float, end: float) -> Observed:
     A turn that waits or decodes at the end counts with its age, a lower bound, once that exceeds the median of the
     known ones (leaving it out would hide the slowest). A rejected turn counts as infinitely late.
     """
-    finished = np.array([t for t in fleet.turns if t[0] >= warm], dtype=float).reshape(-1, 6)
+    finished = fleet.turns.columns()
+    finished = finished[finished[:, 0] >= warm]
     live = [s for s in fleet.live if s.pending and s.arrival >= warm]
     decoding = [s.first - s.arrival for s in live if s.first >= 0]
     waiting = [end - s.arrival for s in live if s.first < 0]
@@ -104,6 +111,14 @@ def observe(fleet: Fleet, warm: float, end: float) -> Observed:
     )
 
 
+def _queue(fleet: Fleet) -> tuple[np.ndarray, np.ndarray]:
+    """(arrival, first token) of every turn so far, in seconds; infinite without a first token."""
+    finished, live = fleet.turns.columns(), [s for s in fleet.live if s.pending]
+    arrivals = np.concatenate([finished[:, 0], [s.arrival for s in live]])
+    firsts = np.concatenate([finished[:, 0] + finished[:, 1], [s.first if s.first >= 0 else np.inf for s in live]])
+    return arrivals, firsts
+
+
 def _late(ages: Sequence[float], known: np.ndarray) -> list[float]:
     typical = float(np.median(known)) if len(known) else 0.0
     return [age for age in ages if age > typical]
@@ -117,8 +132,13 @@ def summarise(
     span, count = end - warm, len(fleet.replicas)
     busy = max(1e-12, books["busy_s"])
     room = max(1e-12, sum(r.pool.total for r in fleet.replicas) * span)
-    outputs = [t[4] for t in fleet.turns if t[0] + t[3] >= warm]
+    turns = fleet.turns.columns()
+    outputs = turns[turns[:, 0] + turns[:, 3] >= warm, 4]
     samples = {"ttft": seen.ttft, "tpot": seen.tpot, "e2e": seen.e2e}
+    queue = _queue(fleet)
+    busy_share, rise, waiting = books["busy_s"] / (span * count), growth(*queue, warm, end), crowding(*queue, warm, end)
+    unserved = seen.unserved / max(1, len(seen.finished) + seen.unserved + seen.open)
+    crowded = waiting > CROWDED * (fleet.workload.agents or float("inf")) and busy_share > BUSY
     result = SimResult(
         replicas=count,
         gpus=count * tp,
@@ -131,7 +151,7 @@ def summarise(
         batch_mean=books["batch_s"] / busy,
         batch_max=max(r.batch_max for r in fleet.replicas),
         throughput_requests_per_s=len(outputs) / span,
-        throughput_tokens_per_s=sum(outputs) / span,
+        throughput_tokens_per_s=float(outputs.sum()) / span,
         goodput_requests_per_s=_kept(seen.finished, slos) / span,
         ttft_s=_levels(seen.ttft),
         tpot_s=_levels(seen.tpot),
@@ -141,8 +161,11 @@ def summarise(
         preemptions=round(books["preemptions"]),
         evictions=round(books["evictions"]),
         miss_share=float(np.mean(seen.finished[:, 5] == 0)) if len(seen.finished) else 0.0,
-        busy_share=books["busy_s"] / (span * count),
-        unserved_share=seen.unserved / max(1, len(seen.finished) + seen.unserved + seen.open),
+        busy_share=busy_share,
+        unserved_share=unserved,
+        queue_growth=rise,
+        waiting_mean=waiting,
+        saturated=crowded or unserved > UNSERVED or rise > GROWING,
         shares={name: books[f"{name}_s"] / busy for name in ("prefill", "weights", "kv", "host", "compaction")},
         values={slo.key: _value(samples[slo.metric], slo) for slo in slos},
         binding_constraint="",
@@ -166,7 +189,7 @@ def _value(values: np.ndarray, slo: Slo) -> float:
     """The SLO's percentile; the maximum (an upper bound of it) from too few turns, infinite from none."""
     if not len(values):
         return float("inf")
-    if len(values) * (100 - slo.percentile) < 1000:
+    if not enough(len(values), slo.percentile):
         return float(values.max())
     return float(np.percentile(values, slo.percentile, method="higher"))  # no average with an infinite neighbour
 
@@ -184,12 +207,12 @@ def binding(result: SimResult, slos: Sequence[Slo], cost: CostModel) -> str:
     if slos:
         share, slo = max(((result.values[s.key] / s.limit_s, s) for s in slos), key=lambda item: item[0])
         level = f"at {share:.0%} of its limit" if np.isfinite(share) else "beyond measure: too few turns end"
-        growing = " and growing" if result.unserved_share > SATURATED else ""
+        growing = " and growing" if result.saturated else ""
         nearest = f"p{slo.percentile} {slo.metric.upper()} {level}{growing}, "
         if slo.metric == "tpot" and lone_s > MOSTLY * slo.limit_s:
             return f"weight streaming: {nearest}one decode step takes {lone_s * 1e3:.0f} ms even alone (raise --tp)"
     if result.miss_share > MISS_SHARE or result.preemptions:
-        return f"KV blocks: {nearest}{result.miss_share:.1%} of turns find their cache gone"
+        return f"KV blocks: {nearest}{result.miss_share:.1%} of turns find some of their cache gone"
     spent = {name: result.shares[name] for name in SPENT_ON}
     biggest = max(spent, key=lambda name: spent[name])
     alone = "; long prompts are slow even alone (raise --tp)" if result.busy_share < LIGHT_LOAD and nearest else ""

@@ -2,7 +2,8 @@
 
 The main path, top to bottom: one deployment for all → one scenario per policy → a bracket of fleet sizes per
 policy (same seeds for all) → rows: the answer, its interval, the paired saving, how it moves if machines are slower
-or faster than modelled, and how many more turns would eat the saving.
+or faster than modelled, how much more load it carries, what the saving is made of, and how many more turns would eat
+it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ import numpy as np
 
 from ..replay.policies.registry import parse_policies
 from ..replay.profile import PolicyProfile
+from .attribution import attribution
 from .bench import Bench, Variant
-from .deployment import Deployment, fit_tp
+from .deployment import Deployment
 from .geometry import Geometry
-from .hardware import Gpu
+from .given import deploy
+from .gpu import Gpu
+from .headroom import headroom
 from .outcome import SimResult
-from .report import ENOUGH_REPLICATIONS, averaged, binds, described, quality
+from .report import ENOUGH_REPLICATIONS, averaged, binds, described, quality, size_row
 from .run import TURNS, Scenario
-from .search import Side, bracket, levels, verdict
+from .search import Side, bracket, verdict
 from .sensitivity import assumed, moved, other_shapes
 from .slo import Slo
 from .workload import Workload
+
+__all__ = ["HOURS_PER_MONTH", "answer", "deploy", "plan", "scenarios_of"]
 
 HOURS_PER_MONTH = 730
 
@@ -44,6 +50,8 @@ def plan(
     workers: int = 1,
     turns: int = TURNS,
     sensitivity: bool = True,
+    attribute: bool = False,
+    fleet: Mapping[str, Any] | None = None,
     tick: Callable[[str], None] = lambda _: None,
     record: Callable[[Scenario, SimResult], None] | None = None,
     **deployment_fields: Any,
@@ -51,33 +59,26 @@ def plan(
     """The plan as `kvmill plan --json` prints it: the frame, and one row per policy in `plans`, `full` first.
 
     `tp` None chooses the smallest size that holds the longest session. `profiles` are measured facts by policy text;
-    extra turns come only from there. `record` is given every simulation of the brackets. UserError on a policy or
-    deployment that cannot be; infeasible is a row.
+    extra turns come only from there. `fleet` are fields of `Scenario` beside them (router). `sensitivity` asks how the
+    answer moves, `attribute` what the saving is made of. `record` is given every simulation of the brackets. UserError
+    on a policy or deployment that cannot be; infeasible is a row.
     """
     texts = [str(policy) for policy in parse_policies(list(policies))]
     deployment = deploy(workload, geometry, gpu, tp, **deployment_fields)
     known = {text: (profiles or {}).get(text) or PolicyProfile(text) for text in texts}
-    scenarios = [
-        Scenario(
-            workload,
-            text,
-            deployment,
-            slo,
-            extra_turns=known[text].extra_turns or 0.0,
-            keep_measured=known[text].keep_measured,
-            turns=turns,
-        )
-        for text in texts
-    ]
+    scenarios = scenarios_of(workload, deployment, slo, known, turns, fleet)
     most = max(1, max_gpus // deployment.tp)
     seeds = [seed * 1000 + r for r in range(replications)]
     with Bench(scenarios, workers, tick) as bench:
         sides = [bracket(bench, Variant(i), seeds, most) for i in range(len(scenarios))]
-        rows = [
-            answer(side, sides[0], scenarios[i], known[text], seeds)
-            | (moved(bench, side, sides[0], seeds, most) if sensitivity else {})
-            for i, (text, side) in enumerate(zip(texts, sides, strict=True))
-        ]
+        rows = []
+        for scenario, side in zip(scenarios, sides, strict=True):
+            row = answer(side, sides[0], scenario, known[scenario.policy], seeds)
+            if sensitivity:
+                row |= moved(bench, side, sides[0], seeds, most) | headroom(bench, side, seeds)
+            if attribute and side is not sides[0]:
+                row |= attribution(bench, side, sides[0], seeds, most)
+            rows.append(row)
         whole = sensitivity and workload.declared and replications >= ENOUGH_REPLICATIONS
         shapes = other_shapes(bench, sides, seeds, most) if whole else []
     if record is not None:
@@ -96,13 +97,28 @@ def plan(
     }
 
 
-def deploy(workload: Workload, geometry: Geometry, gpu: Gpu, tp: int | None, **fields: Any) -> Deployment:
-    """One replica, the same for every policy: `tp`, or the smallest size that holds the longest full session."""
-    deployment = Deployment(geometry, gpu, tp=tp or 1, **fields)
-    if tp is not None:
-        return fit_tp(deployment, 0, only=tp)
-    longest = max(sum(part.tokens for part in session.segments) for session in workload.sessions)
-    return fit_tp(deployment, min(longest, geometry.max_positions))
+def scenarios_of(
+    workload: Workload,
+    deployment: Deployment,
+    slo: tuple[Slo, ...],
+    known: Mapping[str, PolicyProfile],
+    turns: int = TURNS,
+    fleet: Mapping[str, Any] | None = None,
+) -> list[Scenario]:
+    """One scenario per policy of `known`, alike but for the policy and what was measured of it."""
+    return [
+        Scenario(
+            workload,
+            text,
+            deployment,
+            slo,
+            extra_turns=profile.extra_turns or 0.0,
+            keep_measured=profile.keep_measured,
+            turns=turns,
+            **(fleet or {}),
+        )
+        for text, profile in known.items()
+    ]
 
 
 def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, seeds: Sequence[int]) -> dict[str, Any]:
@@ -113,33 +129,35 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
     tp, price, slos = scenario.deployment.tp, scenario.deployment.gpu.price_per_hour, scenario.slos
     at = side.count or max(side.results)
     one_fewer = side.results.get(at - 1) if side.count else None
-    saved = (full.count - side.count) * tp if side.count and full.count else None
-    differences = [(full.smallest_in(r, slos) - side.smallest_in(r, slos)) * tp for r in range(len(seeds))]
+    saved = low = high = None
+    if side.count and full.count:
+        apart = [(full.smallest_in(r, slos) - side.smallest_in(r, slos)) * tp for r in range(len(seeds))]
+        saved = (full.count - side.count) * tp
+        low, high = min(saved, _quantile(apart, 0.025)), max(saved, _quantile(apart, 0.975))
     row: dict[str, Any] = {
         "policy": scenario.policy,
         "feasible": side.count is not None,
+        "infeasible_because": side.never,
         "gpus": _gpus(side.count, tp),
         "gpus_low": _gpus(side.low, tp),
         "gpus_high": _gpus(side.high, tp),
         "gpus_bound": side.bound * tp,
-        "gpus_searched": max(side.results) * tp,
+        "gpus_searched": side.searched * tp,
         "gpus_saved": saved,
-        "gpus_saved_low": None if saved is None else min(saved, _quantile(differences, 0.025)),
-        "gpus_saved_high": None if saved is None else max(saved, _quantile(differences, 0.975)),
-        "cost_per_month": side.count * tp * price * HOURS_PER_MONTH if side.count else None,
+        "gpus_saved_low": low,
+        "gpus_saved_high": high,
+        "cost_per_month": side.count * tp * price * HOURS_PER_MONTH if side.count and price is not None else None,
         "verdict": verdict(side.results[at], slos),
-        "one_fewer": None
-        if one_fewer is None
-        else {"gpus": (at - 1) * tp, "verdict": verdict(one_fewer, slos), **_means(levels(one_fewer, slos))},
-        "sizes": [
-            {"gpus": n * tp, "verdict": verdict(side.results[n], slos), **_means(levels(side.results[n], slos))}
-            for n in sorted(side.results)
-        ],
+        "one_fewer": None if one_fewer is None else size_row(one_fewer, slos),
+        "sizes": [size_row(side.results[n], slos) for n in sorted(side.results)],
         "gpus_if_slower": None,
         "gpus_if_faster": None,
         "turns_break_even": None,
         "turns_break_even_note": None,
         "turns_break_even_cut_share": None,
+        "headroom": None,
+        "headroom_note": None,
+        "attribution": None,
     }
     happened = averaged(side.results[at])
     short = [result for result in one_fewer or () if not result.meets(slos)]
@@ -159,7 +177,3 @@ def _quantile(values: Sequence[float], share: float) -> float:
     """The quantile; a whole number where it is one."""
     value = float(np.quantile(values, share))
     return int(value) if value.is_integer() else value
-
-
-def _means(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{key}_s": [level.mean, level.low, level.high] for key, level in found.items()}

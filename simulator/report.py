@@ -7,13 +7,13 @@ from typing import Any
 
 from ..replay.profile import PolicyProfile
 from ..replay.scored import name_of
-from .cost import HELD_OUT_ERROR, HOST_SEQUENCE_S, HOST_STEP_S
-from .deployment import Deployment
+from .assumptions import assumptions
 from .geometry import Geometry
 from .outcome import SimResult
 from .run import Scenario
-from .slo import geometric_mean
-from .workload import Workload, contexts
+from .search import levels, verdict
+from .slo import PERCENTILES, Slo, geometric_mean, needed
+from .workload import contexts
 
 ENOUGH_REPLICATIONS = 10  # fewer are a first look, and flagged
 MEANS = (
@@ -27,11 +27,17 @@ MEANS = (
     "miss_share",
     "busy_share",
     "unserved_share",
+    "queue_growth",
+    "waiting_mean",
 )
 
 
 def averaged(results: Sequence[SimResult]) -> dict[str, Any]:
-    """The keys of `simulate`, averaged over replications: latencies as geometric means, `batch_max` the largest."""
+    """The keys of `simulate`, averaged over replications: latencies as geometric means, `batch_max` the largest.
+
+    `saturated` says whether most replications were; `turns_short` how many more turns each percentile needs that could
+    not be told (at the measured turns of the shortest replication).
+    """
     first, count = results[0], len(results)
     row: dict[str, Any] = {"gpus": first.gpus, "replicas": first.replicas, "tp": first.tp}
     row |= {name: sum(getattr(r, name) for r in results) / count for name in MEANS}
@@ -41,8 +47,28 @@ def averaged(results: Sequence[SimResult]) -> dict[str, Any]:
     for metric in ("ttft_s", "tpot_s", "e2e_s"):
         row[metric] = {q: _mean([getattr(r, metric)[q] for r in results]) for q in ("p50", "p95", "p99")}
     row["shares"] = {name: sum(r.shares[name] for r in results) / count for name in first.shares}
+    row["saturated"] = saturated(results)
+    least = min(r.requests for r in results)
+    row["turns_short"] = {f"p{q}": needed(q) - least for q in PERCENTILES if needed(q) > least}
     row["binding_constraint"] = binds(results)
     return row
+
+
+def saturated(results: Sequence[SimResult]) -> bool:
+    """Whether the queue grew, or the agents waited for busy machines, in more than half of the replications."""
+    return 2 * sum(r.saturated for r in results) > len(results)
+
+
+def size_row(results: Sequence[SimResult], slos: Sequence[Slo]) -> dict[str, Any]:
+    """One fleet size: its verdict, and mean and interval of every promised latency as `{slo}_s`."""
+    found = {f"{key}_s": [level.mean, level.low, level.high] for key, level in levels(results, slos).items()}
+    return {
+        "gpus": results[0].gpus,
+        "verdict": verdict(results, slos),
+        "saturated": saturated(results),
+        "binding_constraint": binds(results),
+        **found,
+    }
 
 
 def binds(results: Sequence[SimResult]) -> str:
@@ -77,43 +103,12 @@ def quality(profile: PolicyProfile, geometry: Geometry) -> dict[str, Any]:
     }
 
 
-def assumptions(scenario: Scenario) -> dict[str, Any]:
-    """Everything that was not measured for this answer, by name."""
-    deployment, load = scenario.deployment, scenario.workload
-    return {
-        "workload": list(load.assumed),
-        "lengths": load.lengths_from,
-        "host_time_s": f"{HOST_STEP_S * 1e3:g} ms per step + {HOST_SEQUENCE_S * 1e6:g} µs per sequence (assumed)",
-        "compaction": "inline, on the target's roofline (estimated)",
-        "activation_gib": deployment.activation_gib,
-        "model_error": f"±{HELD_OUT_ERROR:.1%} (assumed: held-out time per output token of another calibration)",
-        "structural_tokens": "two per segment (assumed), and what follows them",
-        "retention": "KV of waiting agents stays in GPU memory until evicted, whole sessions, least recently used "
-        "first; no offload to host memory (assumed)",
-        "sessions": _drawn(scenario.workload),
-        "window": f"{scenario.positions.cut_share:.0%} of sessions end at the model's window of "
-        f"{deployment.geometry.max_positions:,} tokens, before their last turn",
-        "extra_turns": "none (assumed)" if not scenario.extra_turns else f"{scenario.extra_turns:.0%} more",
-    } | (
-        {}
-        if scenario.keep_measured is None
-        else {"kept": f"{scenario.keep_measured:.1%} of the tokens, the mean that replay measured (target: a loss)"}
-    )
-
-
-def _drawn(load: Workload) -> str:
-    count = f"{len(load.sessions):,} sessions"
-    if load.declared:
-        return f"{count}, drawn once from the declared laws: intervals are for this draw, other seeds give other draws"
-    return f"replications draw from the {count} given, with replacement"
-
-
 def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any]:
     """The frame of an answer: model, machine, memory, contexts, price, seeds, assumptions.
 
     `compactable_share`: of a session's memory at the median context, what compaction can touch at all.
     """
-    deployment: Deployment = scenario.deployment
+    deployment = scenario.deployment
     geometry, gpu = deployment.geometry, deployment.gpu
     lengths = contexts(scenario.workload, geometry.max_positions)
     return {
@@ -122,6 +117,15 @@ def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any
         "tp": deployment.tp,
         "dtype": deployment.dtype,
         "kv_dtype": deployment.kv_dtype,
+        "utilisation": deployment.utilisation,
+        "max_model_len": geometry.max_positions,
+        "token_budget": deployment.token_budget,
+        "max_sequences": deployment.max_sequences,
+        "retention": deployment.retention,
+        "preemption": deployment.preemption,
+        "compaction": deployment.compaction,
+        "coarse_tokens": deployment.coarse_tokens,
+        "router": scenario.router,
         "agents": scenario.workload.agents,
         "rate": scenario.workload.rate,
         "contexts": lengths,
@@ -134,5 +138,7 @@ def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any
         "seed": seed,
         "statistic": "geometric mean over replications, 95 % interval of Student's t on logarithms",
         "few_replications": replications < ENOUGH_REPLICATIONS,
+        "model_error": scenario.cost.error,
+        "model_error_source": scenario.cost.error_source,
         "assumptions": assumptions(scenario),
     }

@@ -1,4 +1,6 @@
-"""How a fleet is sized: interval per fleet size, bracketed search, a lower bound that no search may undercut."""
+"""How a fleet is sized: an interval per fleet size, and a search that brackets the answer between what fails and what
+meets.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,12 @@ from typing import Literal
 import numpy as np
 
 from .bench import Bench, Variant
-from .cost import CostModel
+from .bounds import hopeless, least_of, lower_bound, resident_guess
 from .outcome import SimResult
-from .run import Scenario
-from .session import SessionPlan
 from .slo import LEAST_S, Slo, geometric_mean
 
 Verdict = Literal["meets", "fails", "undecided"]
-PILOT_SEEDS = 2
+PILOT_SEEDS = 4  # two processes take as long for three
 WIDEST = 12  # sizes looked at on either side of the pilot's, before the bracket is left open
 
 
@@ -69,62 +69,6 @@ def mean_meets(results: Sequence[SimResult], slos: Sequence[Slo]) -> bool:
     return all(found[slo.key].mean <= slo.limit_s for slo in slos)
 
 
-def lower_bound(scenario: Scenario) -> int:
-    """Replicas below which no fleet can keep its promises: busy seconds that the turns demand in each second.
-
-    Seconds per turn: the least it can take, whatever it shares a step with — its prefill, its compaction, and for each
-    output token the dense work, the rows read, the state and the host time of one sequence. Turns per second: as the
-    sessions arrive (open, recorded); in a closed workload at least agents / (mean wait + TTFT limit + mean output ·
-    TPOT limit), since a fleet whose mean latencies are within the limits turns its agents round no slower. A closed
-    workload without a limit on both has no such rate, and the bound is 1.
-    """
-    busy_s = waits_s = outputs = 0.0
-    turns = 0
-    for index in scenario.positions.usable:
-        plan = scenario.plan_of(index)
-        busy_s += _busy_s(plan, scenario.cost)
-        waits_s += sum(plan.wait[plan.begin : -1])
-        outputs += sum(plan.out[plan.begin :])
-        turns += plan.turns - plan.begin
-    per_second = _turns_per_s(scenario, waits_s / turns, outputs / turns)
-    return max(1, math.ceil(per_second * busy_s / turns - 1e-9))
-
-
-def _busy_s(plan: SessionPlan, cost: CostModel) -> float:
-    """The least seconds of a replica that a session takes, its cache never lost."""
-    busy = 0.0
-    token_s = cost.token_s + cost.head_s + cost.host_sequence_s + cost.state_s
-    for j in range(plan.begin, plan.turns):
-        here = j > plan.begin  # the first request finds the shared prefix and nothing else
-        feed, base = (plan.feed[j], plan.base[j]) if here else (plan.raw[j] - plan.shared, plan.shared)
-        busy += feed * (cost.token_s + cost.local_s) + (plan.pay[j] if here else plan.repay[j])
-        busy += feed * (base + (plan.peak[j] if here else plan.top[j])) / 2 * cost.pair_s
-        busy += (plan.out[j] - 1) * (token_s + (plan.after[j] + plan.out[j] / 2 - 1) * cost.row_s)
-    return busy
-
-
-def _turns_per_s(scenario: Scenario, wait_s: float, output: float) -> float:
-    """Turns per second that a fleet within its limits serves at least; 0 when nothing says."""
-    load, positions = scenario.load, scenario.positions
-    if load.kind == "open":
-        return (load.rate or 0.0) * positions.mean_turns
-    if load.kind == "recorded":
-        return positions.mean_turns * len(positions.usable) / max(1e-9, scenario.horizon_s()[1])
-    limits = {s.metric: s.limit_s for s in scenario.slos if s.percentile >= 90}  # a median says little of the mean
-    if not {"ttft", "tpot"} <= limits.keys():
-        return 0.0
-    return (load.agents or 0) / (wait_s + limits["ttft"] + output * limits["tpot"])
-
-
-def resident_guess(scenario: Scenario) -> int:
-    """Replicas whose pools hold every agent's cache at once: where the search starts."""
-    positions, deployment = scenario.positions, scenario.deployment
-    picks = positions.draw(np.random.default_rng(0), 400)
-    blocks = [scenario.plan_of(i).blocks(j, scenario.plan_of(i).rows(j)) for i, j, *_ in picks]
-    agents = scenario.load.agents or scenario.load.sessions_per_s * positions.mean_session_s
-    return max(1, round(float(np.mean(blocks)) * agents / max(1, deployment.blocks())))
-
-
 def smallest(meets: Callable[[int], bool], low: int, high: int, start: int, stride: int | None = None) -> int | None:
     """The smallest n in low…high with `meets(n)`, for a monotone `meets`; None when `high` does not meet.
 
@@ -161,7 +105,11 @@ def _bisect(meets: Callable[[int], bool], bad: int, good: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One policy's answer in replicas. `results` holds every size of the bracket with all its replications."""
+    """One policy's answer in replicas. `results` holds every size of the bracket with all its replications.
+
+    `searched` is the largest size that the answer speaks of. `never` says why closed forms rule out every size; then
+    `results` shows one size, in a few replications.
+    """
 
     variant: Variant
     bound: int
@@ -169,6 +117,8 @@ class Side:
     low: int | None
     high: int | None
     results: dict[int, list[SimResult]]
+    searched: int
+    never: str | None = None
 
     def smallest_in(self, replication: int, slos: tuple[Slo, ...]) -> int:
         """The smallest size that meets in that replication alone; one beyond the bracket when none does."""
@@ -177,28 +127,32 @@ class Side:
 
 
 def bracket(bench: Bench, variant: Variant, seeds: Sequence[int], most: int) -> Side:
-    """Size one scenario: a pilot on two replications, then every size between *fails* and *meets* on all.
+    """Size one scenario: closed forms first, then a pilot on few replications, then every size between *fails* and
+    *meets* on all.
 
     Where the pilot was too hopeful the search goes on upward, so that no answer up to `most` is missed.
     """
     scenario = bench.shelf.get(variant)
-    slos = scenario.slos
-    bound = min(lower_bound(scenario), most)
-    few = seeds[:PILOT_SEEDS]
-    first = smallest(
-        lambda n: mean_meets(bench.run(variant, n, few), slos), bound, most, max(bound, resident_guess(scenario))
-    )
+    slos, turns = scenario.slos, least_of(scenario)
+    bound, few = lower_bound(scenario, turns), seeds[:PILOT_SEEDS]
+    never = hopeless(scenario, turns)
+    if never is None and bound > most:
+        never = f"the turns demand {bound:,} replicas at least, whatever the order they are served in"
+    start = min(max(bound, resident_guess(scenario)), most)
+    if never is not None:
+        return Side(variant, bound, None, None, None, {start: bench.run(variant, start, few)}, most, never)
+    first = smallest(lambda n: mean_meets(bench.run(variant, n, few), slos), bound, most, start)
     results: dict[int, list[SimResult]] = {}
     while True:
-        results |= _neighbours(lambda n: bench.run(variant, n, seeds), first or most, bound, most, slos)
-        low, count, high = _settled(results, slos)
+        results |= neighbours(lambda n: bench.run(variant, n, seeds), first or most, bound, most, slos)
+        low, count, high = settled(results, slos)
         beyond = max(results) + 1
         if count is not None or beyond > most:
-            return Side(variant, bound, count, low, high, results)
+            return Side(variant, bound, count, low, high, results, max(results))
         first = smallest(lambda n: mean_meets(bench.run(variant, n, seeds), slos), beyond, most, beyond)
 
 
-def _neighbours(
+def neighbours(
     run: Callable[[int], list[SimResult]], first: int, bound: int, most: int, slos: Sequence[Slo]
 ) -> dict[int, list[SimResult]]:
     """The sizes around `first`, up to one that meets and down to one that fails."""
@@ -210,7 +164,7 @@ def _neighbours(
     return found
 
 
-def _settled(results: dict[int, list[SimResult]], slos: Sequence[Slo]) -> tuple[int | None, int | None, int | None]:
+def settled(results: dict[int, list[SimResult]], slos: Sequence[Slo]) -> tuple[int | None, int | None, int | None]:
     """(low, count, high): the smallest size above all that fail, the smallest from there whose mean meets, and the
     smallest from there that meets. All None when no mean meets above all that fail.
     """

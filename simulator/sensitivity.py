@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from .bench import Bench, Variant
-from .cost import HELD_OUT_ERROR
 from .positions import NOMINAL_TPOT_S
 from .search import Side, mean_meets, smallest
 
-FEW = 2  # replications that break-even and other shapes rest on
+FEW = 4  # replications that break-even and other shapes rest on
 MOST_GROWTH = 4.0  # extra turns beyond which break-even is not looked for
 GROWTH_STEP = 0.1
 CUT_SHARE = 0.05  # sessions that the window may end at a growth in turns that is still called real
@@ -26,19 +25,20 @@ SHAPES = {
 def assumed(replications: int) -> str:
     """What the moved answers rest on, for the list of assumptions."""
     return (
-        f"slower and faster machines rest on all {replications} replications, other shapes and more turns on "
+        f"slower and faster machines rest on all {replications} replications, other shapes, headroom and more turns on "
         f"{min(FEW, replications)}; more turns: as many tasks per second (agents as sessions last at "
         f"{NOMINAL_TPOT_S * 1e3:g} ms per token), each with more of its own turns until the model's window"
     )
 
 
 def moved(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most: int) -> dict[str, Any]:
-    """How the answer moves: with machines slower or faster by the model's error, and with more turns."""
+    """How the answer moves: with machines slower or faster by the cost model's own error, and with more turns."""
     if side.count is None:
         return {}
-    tp = bench.scenarios[0].deployment.tp
+    scenario = bench.scenarios[side.variant.index]
+    tp, error = scenario.deployment.tp, scenario.cost.error
     row: dict[str, Any] = {}
-    for name, factor in (("gpus_if_slower", 1 + HELD_OUT_ERROR), ("gpus_if_faster", 1 - HELD_OUT_ERROR)):
+    for name, factor in (("gpus_if_slower", 1 + error), ("gpus_if_faster", 1 - error)):
         found = _size(bench, replace(side.variant, slowdown=factor), seeds, most, side.count, stride=1)
         row[name] = found and found * tp
     if side is not full and full.count is not None:

@@ -8,36 +8,47 @@ from typing import Any
 from .slo import parse_slo, words
 
 Row = Mapping[str, Any]
-HELD = "without offloading to host memory"  # the retention that every plan assumes so far
+HELD = {
+    "lru": "without offloading to host memory",
+    "ttl": "with caches dropped after {seconds} s, without offloading to host memory",
+    "offload": "with caches offloaded to host memory",
+}
 
 
 def sentence(plan: Mapping[str, Any], policy: str) -> str:
     """The answer about `policy` against `full` from the object that `plan` returns (rows may carry more keys)."""
     rows = {row["policy"]: row for row in plan["plans"]}
     row, full = rows[policy], rows["full"]
-    gpu, terms = str(plan["gpu"]).upper(), words(parse_slo(plan["slo"]))
+    gpu, terms, held = str(plan["gpu"]).upper(), words(parse_slo(plan["slo"])), held_words(plan)
     if not row["feasible"]:
         instead = f"; without compaction {full['gpus']} do" if full["feasible"] else ""
+        never = f" No larger one would: {row['infeasible_because']}." if row.get("infeasible_because") else ""
         return (
             f"No fleet of up to {row['gpus_searched']} × {gpu} serves {plan['workload']} with {policy} at {terms}"
-            f"{instead}. Binding constraint: {row['binding_constraint']}."
+            f"{instead}.{never} Binding constraint: {row['binding_constraint']}."
         )
     if not full["feasible"]:
         head = (
-            f"With `{policy}` {plan['workload']} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {HELD}; "
+            f"With `{policy}` {plan['workload']} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {held}; "
             f"without compaction no fleet of up to {full['gpus_searched']} does"
         )
     elif row is full or row["gpus_saved"] == 0:
         also = "Without compaction" if row is full else f"With `{policy}`, as without it ({_saved(row)}),"
-        head = f"{also} {plan['workload']} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {HELD}"
+        head = f"{also} {plan['workload']} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {held}"
     else:
         head = (
             f"With `{policy}` {plan['workload']} needs {row['gpus']} × {gpu} instead of {full['gpus']} "
-            f"({_saved(row)}) at {terms} {HELD}{_turns(row)}"
+            f"({_saved(row)}) at {terms} {held}{_turns(row)}"
         )
     few = f" Only {plan['replications']} replications: a first look." if plan["few_replications"] else ""
     binds = dict.fromkeys(r["binding_constraint"].partition(":")[0] for r in (full, row))
     return f"{head}. {_quality(row, plan['model'])}Binding constraint: {' → '.join(binds)}.{few}"
+
+
+def held_words(plan: Mapping[str, Any]) -> str:
+    """What becomes of waiting agents' KV, in a few words; a plan that does not say kept it until evicted."""
+    kind, _, seconds = str(plan.get("retention") or "lru").partition(":")
+    return HELD[kind].format(seconds=seconds)
 
 
 def _interval(row: Row) -> str:

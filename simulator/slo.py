@@ -67,8 +67,18 @@ def geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.mean(np.log(np.maximum(values, LEAST_S)))))
 
 
+def needed(q: int) -> int:
+    """Values that a q-th percentile needs: ten beyond it, so 1,000 for a p99 (of 100 it would be the maximum)."""
+    return -(-1000 // (100 - q))
+
+
+def enough(count: int, q: int) -> bool:
+    """Whether `count` values can tell a q-th percentile."""
+    return count >= needed(q)
+
+
 def percentile(values: np.ndarray, q: int) -> float | None:
-    """The q-th percentile, or None from fewer than 10/(1 − q) values: a p99 of 100 would be their maximum."""
-    if len(values) * (100 - q) < 1000:
+    """The q-th percentile, or None from too few values (`needed`)."""
+    if not enough(len(values), q):
         return None
     return float(np.percentile(values, q, method="higher"))

@@ -78,7 +78,7 @@ def test_no_feasible_fleet_prints_the_answer_and_exits_4(tmp_path):
     ("args", "reason"),
     [
         (["--model", "qwen9"], "unknown model geometry 'qwen9'"),
-        (["--gpu", "a10g"], "unknown GPU 'a10g'"),
+        (["--gpu", "a11g"], "unknown GPU 'a11g'"),
         (["--workload", "nosuch"], "unknown workload 'nosuch'"),
         (["--policy", "tee"], "unknown policy 'tee'"),
         (["--policy", "te(proxi=assistant)"], "unknown option 'proxi'"),

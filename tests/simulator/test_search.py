@@ -5,13 +5,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import SLOS, TE, closed, deployment, scenario, sessions
+from worlds import SLOS, TE, closed, deployment, scenario
 
 from kvmill.simulator.bench import Bench, Variant
 from kvmill.simulator.run import run_fleet
-from kvmill.simulator.search import WIDEST, Level, bracket, lower_bound, mean_meets, smallest, verdict
+from kvmill.simulator.search import WIDEST, Level, bracket, mean_meets, smallest, verdict
 from kvmill.simulator.slo import parse_slo
-from kvmill.simulator.workload import Workload
 
 
 @pytest.mark.parametrize("truth", [1, 2, 7, 50, 99, 100])
@@ -104,37 +103,6 @@ def test_keeping_less_never_needs_more():
     ) as bench:
         counts = [bracket(bench, Variant(i), range(3), 64).count for i in range(3)]
     assert counts == sorted(counts, reverse=True)
-
-
-BUSY = sessions(40, turns=6, tool=1500, out=150, wait=0.5)
-
-
-@pytest.mark.parametrize("policy", ["full", TE])
-@pytest.mark.parametrize("arrivals", [{"agents": 300}, {"rate": 8.0}])
-def test_a_fleet_below_the_lower_bound_has_too_few_seconds(policy, arrivals):
-    world = scenario(Workload("busy", BUSY, **arrivals), policy, deployment(), turns=4000)
-    bound = lower_bound(world)
-    assert bound >= 2
-    with Bench([world]) as bench:
-        below = bench.run(Variant(0), bound - 1, range(3))
-    assert not mean_meets(below, SLOS)
-    assert all(run.busy_share > 0.9 for run in below)
-
-
-def test_the_lower_bound_is_not_far_below_what_seconds_alone_demand():
-    """Roomy pools, so that no turn loses its cache: an open queue needs little more than its load."""
-    world = scenario(Workload("busy", BUSY, rate=8.0), "full", deployment(), turns=1500)
-    bound = lower_bound(world)
-    runs = [run_fleet(world, 3 * bound, seed) for seed in range(2)]
-    spent = sum(run.busy_share * 3 * bound for run in runs) / 2
-    assert bound - 1 < spent, "no more than what is really spent"
-    faster = replace(world, slowdown=0.5)
-    assert lower_bound(faster) == pytest.approx(bound / 2, abs=1)
-
-
-def test_a_median_says_too_little_of_the_mean_for_a_bound():
-    world = replace(SMALL, workload=closed(2000), slos=parse_slo(["ttft_p50=2", "tpot_p50=0.05"]))
-    assert lower_bound(world) == 1 < lower_bound(replace(world, slos=SLOS))
 
 
 class Scripted(Bench):

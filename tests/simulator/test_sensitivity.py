@@ -7,11 +7,11 @@ from kvmill.simulator.models import find_geometry
 from kvmill.simulator.plan import deploy
 from kvmill.simulator.run import Scenario
 from kvmill.simulator.search import bracket, mean_meets
-from kvmill.simulator.sensitivity import AT_WINDOW, GROWTH_STEP, assumed, break_even, moved
+from kvmill.simulator.sensitivity import AT_WINDOW, FEW, GROWTH_STEP, assumed, break_even, moved
 from kvmill.simulator.slo import parse_slo
 
 EASY = parse_slo(["ttft_p95=4", "tpot_p95=0.1"])
-SEEDS = range(3)
+SEEDS = range(4)
 
 
 def bench_of(load, model="llama-3.1-8b"):
@@ -41,8 +41,8 @@ def test_break_even_is_the_last_growth_that_the_fleet_of_full_still_serves(roomy
     assert found["turns_break_even"] > 0
     assert found["turns_break_even"] == pytest.approx(growth[step], abs=0.006)
     at, beyond = (Variant(1, extra_turns=s * GROWTH_STEP) for s in (step, step + 1))
-    assert mean_meets(bench.run(at, full.count, SEEDS[:2]), EASY)
-    assert not mean_meets(bench.run(beyond, full.count, SEEDS[:2]), EASY)
+    assert mean_meets(bench.run(at, full.count, SEEDS[:FEW]), EASY)
+    assert not mean_meets(bench.run(beyond, full.count, SEEDS[:FEW]), EASY)
 
 
 def test_nothing_saved_is_broken_even_at_once(roomy):
@@ -79,4 +79,4 @@ def test_slower_machines_need_more_and_faster_ones_fewer():
 
 
 def test_the_replications_behind_each_figure_are_stated():
-    assert "all 10 replications, other shapes and more turns on 2" in assumed(10)
+    assert "all 10 replications, other shapes, headroom and more turns on 4" in assumed(10)

@@ -1,0 +1,95 @@
+"""Answers as rows of the store: plans with the simulations of their brackets, single simulations with their series."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ..console import plain
+from ..traces.store import Store
+from .outcome import SimResult
+from .run import Scenario
+
+Runs = Sequence[tuple[Scenario, SimResult]]
+FLAT = ("ttft_s", "tpot_s", "e2e_s")
+_CONFIG = ("workload", "model", "gpu", "tp", "slo", "replications", "retention", "assumptions")
+_PLAN_COLUMNS = (
+    "policy",
+    "feasible",
+    "gpus",
+    "gpus_low",
+    "gpus_high",
+    "gpus_saved",
+    "gpus_saved_low",
+    "gpus_saved_high",
+    "binding_constraint",
+    "cost_per_month",
+)
+
+
+def save_plan(store: Store, found: Mapping[str, Any], runs: Runs, seed: int) -> str:
+    """Store a plan: one row per policy, one per simulation of its brackets. Returns the run's id."""
+    config = {key: found[key] for key in _CONFIG if key in found}
+    run = store.begin("plan", config | {"policies": [row["policy"] for row in found["plans"]]}, seed=seed)
+    rows = [
+        {key: row.get(key) for key in _PLAN_COLUMNS}
+        | {"workload": found["workload"], "model": found["model"], "gpu": found["gpu"]}
+        | {"detail": json.dumps(plain(row))}
+        for row in found["plans"]
+    ]
+    run.add({"plans": rows, "simulations": [simulation_row(*pair) for pair in runs]}, key="plan")
+    run.finish()
+    return run.id
+
+
+def save_simulation(
+    store: Store,
+    found: Mapping[str, Any],
+    runs: Runs,
+    seed: int,
+    series: Sequence[Mapping[str, Any]] = (),
+    turns: Sequence[tuple[int, pa.Table]] = (),
+) -> str:
+    """Store simulations of one fleet: a row each, with what they looked like over time and every turn, if asked for.
+
+    `turns` come with the seed of their replication. Returns the run's id.
+    """
+    run = store.begin("simulate", {k: found[k] for k in ("workload", "model", "gpu", "policy", "slo")}, seed=seed)
+    rows = [simulation_row(*pair) for pair in runs]
+    same = {key: rows[0][key] for key in ("workload", "model", "gpu", "policy", "gpus", "replicas", "tp")}
+    tables: dict[str, Any] = {"simulations": rows}
+    if series:
+        tables["intervals"] = [same | dict(row) for row in series]
+    if turns:
+        tables["sim_turns"] = pa.concat_tables([_labelled(table, rows[0], seed) for seed, table in turns])
+    run.add(tables, key="simulate")
+    run.finish()
+    return run.id
+
+
+def _labelled(turns: pa.Table, row: Mapping[str, Any], seed: int) -> pa.Table:
+    """The turns of one replication with the columns that say whose they are."""
+    for name, value in (("policy", row["policy"]), ("gpus", row["gpus"]), ("seed", seed)):
+        turns = turns.append_column(name, pa.array([value] * turns.num_rows))
+    return turns
+
+
+def simulation_row(scenario: Scenario, result: SimResult) -> dict[str, Any]:
+    """One simulation as a row of the `simulations` table."""
+    row: dict[str, Any] = {
+        "workload": scenario.workload.name,
+        "model": scenario.deployment.geometry.name,
+        "gpu": scenario.deployment.gpu.name,
+        "policy": scenario.policy,
+        "replication": result.seed % 1000,
+        "meets": result.meets(scenario.slos),
+    }
+    for name in FLAT:
+        levels = getattr(result, name)
+        row |= {f"{name[:-2]}_{q}_s": levels[q] for q in levels}
+    same = ("gpus", "replicas", "tp", "seed", "batch_mean", "batch_max", "throughput_requests_per_s", "requests")
+    more = ("throughput_tokens_per_s", "goodput_requests_per_s", "kv_used_share", "preemptions", "simulated_s")
+    return row | {name: getattr(result, name) for name in (*same, *more, "binding_constraint")}

@@ -1,0 +1,32 @@
+from worlds import closed, scenario
+
+from kvmill.simulator.run import run_fleet
+from kvmill.simulator.series import Series, turn_table
+from kvmill.simulator.stored import save_simulation
+from kvmill.traces.store import Store
+
+
+def test_a_simulation_is_stored_with_its_course_and_its_turns(tmp_path):
+    world, store, kept = scenario(closed(10), turns=200), Store.open(tmp_path), []
+    watch = lambda fleet, warm, end: kept.append((fleet, Series(fleet, warm, end), warm))  # noqa: E731
+    result = run_fleet(world, 2, 7, watch=watch)
+    fleet, series, warm = kept[0]
+    found = {"workload": "test", "model": "llama-3.1-8b", "gpu": "h100", "policy": "full", "slo": {}}
+    course = [{"seed": 7} | row for row in series.rows()]
+    run = save_simulation(store, found, [(world, result)], 0, course, [(7, turn_table(fleet, warm))])
+    count, seconds = (
+        store.query("SELECT count(*), max(end_s) FROM intervals WHERE run_id = ?", [run]).to_pylist()[0].values()
+    )
+    assert (count, seconds) == (60, result.simulated_s)
+    turns = store.query("SELECT DISTINCT policy, gpus, seed FROM sim_turns").to_pylist()
+    assert turns == [{"policy": "full", "gpus": 2, "seed": 7}]
+    (row,) = store.query("SELECT count(*) AS n FROM sim_turns").to_pylist()
+    assert row["n"] == result.requests
+
+
+def test_without_a_course_there_are_only_simulations(tmp_path):
+    world, store = scenario(closed(4), turns=50), Store.open(tmp_path)
+    found = {"workload": "test", "model": "llama-3.1-8b", "gpu": "h100", "policy": "full", "slo": {}}
+    save_simulation(store, found, [(world, run_fleet(world, 1, 0))], 0)
+    assert store.query("SELECT count(*) AS n FROM intervals").to_pylist() == [{"n": 0}]
+    assert store.query("SELECT count(*) AS n FROM simulations").to_pylist() == [{"n": 1}]
