@@ -59,7 +59,7 @@ def possible_steps(table: Table, deployment: Deployment) -> np.ndarray:
     """Mask of the steps that take at least the roofline at full efficiency, without any floor or host time."""
     whole = dict.fromkeys(("matmul", "streaming", "decode_attention", "prefill_attention"), 1.0)
     gpu = tuned(deployment.gpu, deployment.dtype, whole | {"host_step_s": 0.0, "host_sequence_s": 0.0})
-    ideal = CostModel.of(replace(deployment, gpu=replace(gpu, attention_floor_s=0.0, matmul_floor_s=0.0)))
+    ideal = CostModel.of(replace(deployment, gpu=replace(gpu, attention_floor_s=0.0)))
     seconds = table.columns["seconds"].astype(float)
     bound = np.array([_least_s(ideal, *step) for step in composition(table)])
     return np.isfinite(seconds) & (seconds > 0) & (seconds >= bound)

@@ -235,9 +235,8 @@ def _layer_shapes(shape: Geometry) -> dict[str, tuple[float, float]]:
         raise UserError(f"--model {shape.name}: no plain decoder, so the times of one layer say nothing of it")
     attention = float(shape.q_heads * shape.head_dim)
     beside = shape.hidden * 2.0 * shape.head_dim * (shape.q_heads + shape.kv_heads)
-    inner = float(
-        round((shape.body_parameters / shape.layers - beside) / (3.0 * shape.hidden))
-    )  # norms are less than one
+    # What norms add is less than one unit of the inner size.
+    inner = float(int((shape.body_parameters / shape.layers - beside) / (3.0 * shape.hidden)))
     return {
         "qkv_proj": (attention + 2.0 * shape.kv_heads * shape.head_dim, float(shape.hidden)),
         "o_proj": (float(shape.hidden), attention),
