@@ -65,6 +65,8 @@ def run_replay(
     include_compacted: bool | None = None,
     sweep: Sequence[str] | None = None,
     explain: bool | None = None,
+    seed_turns: int | None = None,
+    max_turns: int | None = None,
     progress: bool = False,
     store: Store | str | Path | None = None,
 ) -> dict[str, Any]:
@@ -100,6 +102,8 @@ def run_replay(
         include_compacted=include_compacted,
         sweep=sweep,
         explain=explain,
+        seed_turns=seed_turns,
+        max_turns=max_turns,
         progress=progress,
     )
     return summary(opened, run)

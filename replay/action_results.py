@@ -52,7 +52,7 @@ def action_entries(
         f"SELECT policy, {GROUPS[by]} AS grp, trajectory_id, {sums}, "
         "sum(generated_tokens)::DOUBLE AS generated_tokens, count(generated_tokens) AS turns, "
         "count(*) FILTER (generated_tokens >= $2) AS cut "
-        "FROM turn_metrics WHERE run_id = $1 AND measure = 'quality' AND generated_tokens IS NOT NULL "
+        "FROM turn_metrics WHERE run_id = $1 AND measure = 'quality' AND action_parsed IS NOT NULL "
         "GROUP BY ALL ORDER BY ALL",
         [run_id, most],
     ).to_pylist()

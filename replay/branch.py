@@ -67,6 +67,17 @@ class TurnCounters:
         return self.rows_peak + self.transient_rows
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One turn that has closed: logical tokens by then, what was held after it, and what it did and held inside."""
+
+    logical_tokens: int
+    kv_rows: int
+    kv_bytes: int
+    aux_bytes: int
+    counters: TurnCounters
+
+
 class FootprintMismatch(AssertionError):
     """A policy's arithmetic differs from the live tensors: a bug in one of them."""
 

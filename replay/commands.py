@@ -94,7 +94,8 @@ def replay(
         str | None,
         typer.Option(
             help="teacher (default): recorded tokens are fed turn by turn. stepwise: every policy also generates the "
-            "next action at each recorded turn, compared with the recorded one and with full's."
+            "next action at each recorded turn, compared with the recorded one and with full's. closed: the model acts "
+            "by itself after --seed-turns; recorded results answer its calls."
         ),
     ] = None,
     measure: Annotated[
@@ -126,6 +127,12 @@ def replay(
         str | None,
         typer.Option(help="Grammar of actions: hermes, qwen-xml, gemma, samples or fallback (chosen by the template)."),
     ] = None,
+    seed_turns: Annotated[
+        int | None, typer.Option(min=0, help="Of closed mode: recorded turns before the model acts by itself (2).")
+    ] = None,
+    max_turns: Annotated[
+        int | None, typer.Option(min=1, help="Of closed mode: most turns in all (twice the recorded ones and 4).")
+    ] = None,
     long: Annotated[
         str | None,
         typer.Option(help="What exceeds the model's window: skip (default), or cut its last turns. Both are said."),
@@ -151,7 +158,7 @@ def replay(
         opened, traces=traces, model=model, policies=policy, mode=mode, measure=measure, limit=limit, seed=seed,
         dtype=dtype, device=device, threads=threads, resume=resume, equal_size=equal_size, equal_by=equal_by,
         probes=probes, temperature=temperature, max_action_tokens=max_action_tokens, actions=actions, long=long,
-        include_compacted=include_compacted, sweep=sweep, explain=explain,
+        include_compacted=include_compacted, sweep=sweep, explain=explain, seed_turns=seed_turns, max_turns=max_turns,
     )  # fmt: skip
     _show(opened, run_id, "policy", as_json)
 

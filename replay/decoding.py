@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from ..traces.tokens import TokenSegment
+from .branch import Lane
+from .forward import Forward
 from .lockstep import Lockstep
 from .model import LoadedModel, end_ids
 from .talk import Frame
@@ -48,6 +51,15 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """A reply that is to be generated: what stands around it, how it is picked and ends, the text that closes it."""
+
+    frame: Frame
+    rules: Rules
+    closes: str
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """A reply: the ids that were picked, and how many of [head + ids] the engine holds already."""
 
@@ -78,18 +90,49 @@ def speak(run: Lockstep, head: Sequence[int], rules: Rules, grown: Callable[[Seq
                 last = forward.feed([branch.lane], ids[fed:])[0, -1]
             while True:
                 assert last is not None
-                token = rules.pick(forward.log_probabilities(last))
-                if token in rules.ends:
-                    return Draft(tuple(said), fed, "end")
-                ids.append(token)
-                said.append(token)
-                if rules.stops(said):
-                    return Draft(tuple(said), fed, "stop")
-                if len(said) == rules.most:
-                    return Draft(tuple(said), fed, rules.limit)
+                ended = _ended(rules, rules.pick(forward.log_probabilities(last)), said)
+                if ended is not None:
+                    return Draft(tuple(said), fed, ended)
+                ids.append(said[-1])
                 if len(ids) in checks:
                     break
-                last = forward.feed([branch.lane], [token])[0, -1]
+                last = forward.feed([branch.lane], [said[-1]])[0, -1]
+
+
+@torch.inference_mode()
+def speak_together(forward: Forward, lanes: Sequence[Lane], asked: Sequence[Asked]) -> list[Draft]:
+    """What `speak` decodes on each of several lanes, one token each in one pass: for policies that do not look inside.
+
+    A lane that has come to its end drops out; heads of one length begin together.
+    """
+    drafts: dict[int, Draft] = {}
+    heads = [each.frame.head for each in asked]
+    said: list[list[int]] = [[] for _ in lanes]
+    with ExitStack() as stack:
+        for lane in lanes:
+            stack.enter_context(lane.taken_back())
+        for length in sorted({len(head) for head in heads}):
+            speaking = [number for number, head in enumerate(heads) if len(head) == length]
+            ids: list[Sequence[int]] = [heads[number] for number in speaking]
+            while speaking:
+                last = forward.feed([lanes[number] for number in speaking], ids)[:, -1]
+                for number, row in zip(speaking, forward.log_probabilities(last), strict=True):
+                    rules = asked[number].rules
+                    if ended := _ended(rules, rules.pick(row), said[number]):
+                        drafts[number] = Draft(tuple(said[number]), 0, ended)
+                speaking = [number for number in speaking if number not in drafts]
+                ids = [[said[number][-1]] for number in speaking]
+    return [drafts[number] for number in range(len(lanes))]
+
+
+def _ended(rules: Rules, token: int, said: list[int]) -> Ended | None:
+    """Take a token; why the reply ends with it, None if it goes on."""
+    if token in rules.ends:
+        return "end"
+    said.append(token)
+    if rules.stops(said):
+        return "stop"
+    return rules.limit if len(said) == rules.most else None
 
 
 def _commit(run: Lockstep, segment: TokenSegment, begin: int) -> Tensor:

@@ -14,6 +14,8 @@ from ..traces.tokens import tokenize, tokenize_probe
 from ..traces.trajectory import Trajectory
 from .actions.choose import grammar_for, require_known
 from .behaviour import action_columns
+from .closed.agent import Speech
+from .closed.run import Closed, Loop
 from .engine import replay
 from .equal import hold_equal
 from .fitting import LONG, Fitted, Window
@@ -56,6 +58,8 @@ def run_replay(
     long: str = "skip",
     include_compacted: bool = False,
     explain: bool = False,
+    seed_turns: int | None = None,
+    max_turns: int | None = None,
     config: Mapping[str, Any] | None = None,
     progress: bool = True,
 ) -> str:
@@ -65,7 +69,9 @@ def run_replay(
     with everything finished so far; `resume` goes on. `equal_size` is a policy whose rows all others are held to
     (`equal.hold_equal`). In mode `stepwise` actions are generated and read by the grammar `actions` (default: chosen
     per source). `long` is the rule for what exceeds the model's window. `explain` also stores how much attention each
-    token receives in the reference run; no other figure changes. UserError if a resumed run had other settings.
+    token receives in the reference run; no other figure changes. In mode `closed` the model acts by itself after
+    `seed_turns` recorded turns (default 2), for at most `max_turns` in all (`closed/`). UserError if a resumed run had
+    other settings.
     """
     if measure not in MEASURES:
         raise UserError(f"--measure {measure}: one of {', '.join(MEASURES)}")
@@ -76,10 +82,11 @@ def run_replay(
     chosen = parse_policies(list(policies))
     grammar = require_known(actions) if actions else None
     loaded = load_model(model, device=device, dtype=dtype, threads=threads)
-    stepwise = mode == "stepwise"
+    stepwise, closed = mode == "stepwise", Closed.of(seed_turns, max_turns) if mode == "closed" else None
+    acting = stepwise or closed is not None
     most = MAX_ACTION_TOKENS if max_action_tokens is None else max_action_tokens
-    asking = Asking.of(loaded, most, temperature) if stepwise else None
-    sources = sorted({trajectory.source for trajectory in trajectories}) if stepwise else []
+    asking = Asking.of(loaded, most, temperature) if acting else None
+    sources = sorted({trajectory.source for trajectory in trajectories}) if acting else []
     grammars = {source: grammar or grammar_for(source, loaded.tokenizer, model) for source in sources}
     if equal_size is not None:
         counted = [t for t in trajectories if include_compacted or not t.already_compacted] or trajectories
@@ -96,8 +103,10 @@ def run_replay(
         "measure": measure,
         "mode": mode,
         "actions": grammars or None,
-        "temperature": temperature if stepwise else None,
-        "max_action_tokens": most if stepwise else None,
+        "temperature": temperature if acting else None,
+        "max_action_tokens": most if acting else None,
+        "seed_turns": closed.seeds if closed else None,
+        "max_turns": closed.max_turns if closed else None,
         "long": long,
         "include_compacted": include_compacted,
         "explain": explain,
@@ -127,6 +136,8 @@ def run_replay(
         include_compacted,
         explain,
     )
+    if closed is not None:
+        cells.loop = Loop(cells.forward, trajectories, grammars, closed, Speech(most, temperature, seed))
     jobs = list(_jobs(cells, trajectories, measure, set(timed)))
     done = run.keys()
     bar = Progress("replay", len(jobs), "cell groups") if progress else None
@@ -178,6 +189,7 @@ class Cells:
     long: str
     include_compacted: bool
     explain: bool
+    loop: Loop | None = None
 
     def __post_init__(self) -> None:
         self.forward = Forward(self.model)
@@ -185,7 +197,9 @@ class Cells:
         self.window = Window(self.model.name, self.model.max_positions, self.long, spoken)
 
     def quality(self, trajectory: Trajectory) -> Rows:
-        """Rows of all policies on one trajectory, in lockstep."""
+        """Rows of all policies on one trajectory, in lockstep; closed-loop runs go their own ways."""
+        if self.loop is not None:
+            return self._acted(trajectory, self.loop)
         return self._rows(trajectory, self.policies, "quality", self._quality)
 
     def latency(self, trajectory: Trajectory, policy: Policy) -> Rows:
@@ -219,6 +233,19 @@ class Cells:
         if self.asking:
             done = action_columns(trajectory, tokens, runs, self.asking, self.grammars[trajectory.source])
         return quality_rows(identity, trajectory, tokens, runs, self.model, cut_turns=fitted.cut_turns, actions=done)
+
+    def _acted(self, trajectory: Trajectory, loop: Loop) -> Rows:
+        identity = Identity.of(
+            trajectory, self.model, self.seed, self.mode, f"{self._asked(trajectory)}/{loop.spelled}"
+        )
+        if trajectory.already_compacted and not self.include_compacted:
+            return skipped_rows(identity, self.policies, "quality", COMPACTED)
+        try:
+            return loop.rows(identity, trajectory, self.policies)
+        except Exception as error:
+            failed = failed_rows(identity, self.policies, "quality", reason(error))
+        give_back(self.model.device)
+        return failed
 
     def _latency(self, identity: Identity, fitted: Fitted, policies: Sequence[Policy]) -> Rows:
         (policy,) = policies

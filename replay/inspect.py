@@ -40,7 +40,7 @@ def inspect(
     `system`, `request`, `answer` (of a probe) or None. `explained` is what `explain.explained` returns.
     UserError on an unknown run, trajectory, turn or policy.
     """
-    info = find_run(store, run_id)
+    info = find_run(store, run_id, recorded=True)
     rows = store.query(
         "SELECT policy, turn, kind, position, text, share, mass_full FROM kept "
         "WHERE run_id = $1 AND trajectory_id = $2 ORDER BY policy, position",

@@ -80,7 +80,7 @@ def recommend(
     """
     _check(max_loss, max_latency, confidence)
     limit = max_loss + 0.10 if max_family_loss is None else max_family_loss
-    info = find_run(store, run_id)
+    info = find_run(store, run_id, recorded=True)
     rows = store.query(_SCORES, [info.run_id]).to_pylist()
     full = {row["trajectory_id"]: row for row in rows if row["policy"] == "full"}
     medians = _medians(store, info.run_id)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..console import table
+from .closed.report import behaviour_notes, behaviour_table, mode_text
 from .policies.registry import parse_policy
 from .scored import is_recall, legend, name_of, probes_text
 from .sweep import sweep_text
@@ -97,15 +98,19 @@ def _mode(found: Row) -> str:
     if not found.get("actions"):
         return "teacher-forced replay"
     grammars = found["actions"]
+    closed = found["mode"] == "closed"
     same = len(set(grammars.values())) == 1
     read = next(iter(grammars.values())) if same else ", ".join(f"{g} ({s})" for s, g in sorted(grammars.items()))
     drawn = f"temperature {found['temperature']:g}" if found["temperature"] else "greedy"
-    return f"stepwise replay (actions: {drawn}, at most {found['max_action_tokens']} tokens, read as {read})"
+    how = f"actions: {drawn}, at most {found['max_action_tokens']} tokens, read as {read}"
+    return f"closed-loop replay ({mode_text(found)}; {how})" if closed else f"stepwise replay ({how})"
 
 
 def groups_table(found: Row) -> str:
     """One line per group and policy."""
     by = found["by"]
+    if found["mode"] == "closed" and by == "family":
+        return behaviour_table(found["groups"], by)
     names = {"age": "turns since the fact", "kind": "probe kind"}
     columns = {by: names.get(by, by), "policy": "policy", "n": "n"}
     if any(group["answer_accuracy"] is not None for group in found["groups"]):
@@ -127,6 +132,8 @@ def _accuracy(found: Row) -> str:
 
 def _table(found: Row, extra: Mapping[str, Row] | None = None, more: Mapping[str, str] | None = None) -> str:
     entries = found["policies"]
+    if found["mode"] == "closed":
+        return behaviour_table(entries)
     columns = _QUALITY | {"accuracy": _accuracy(found)}
     if any(entry.get("action_turns") for entry in entries):
         columns |= _ACTIONS
@@ -181,6 +188,8 @@ def _notes(found: Row) -> list[str]:
     """The legend, and what must be said of this run."""
     entries = found["policies"]
     lines = [*legend(found), LEGEND] if any(e["kv_tokens_peak"] is not None for e in entries) else []
+    if found["mode"] == "closed":
+        lines = behaviour_notes(found)
     if any(e.get("action_turns") for e in entries):
         lines.append(_ACTIONS_LEGEND)
         cut = ", ".join(f"{e['policy']} {e['actions_cut']:.0%}" for e in entries if e.get("actions_cut"))

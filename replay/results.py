@@ -14,9 +14,9 @@ from ..errors import UserError, unknown
 from ..traces.manifest import RunInfo
 from ..traces.store import Store
 from .action_results import NOT_MEASURED, action_entries
+from .closed.results import NOT_MEASURED as NOT_ACTED
+from .closed.results import behaviour_entries, is_closed, model_too_weak
 from .noninferior import detectable
-from .policies.registry import parse_policy
-from .profile import PolicyProfile
 from .scored import no_op, scorers
 from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
 from .sweep import plateaus
@@ -24,6 +24,7 @@ from .too_weak import too_weak, without_accuracy
 
 Row = dict[str, Any]
 BY = ("policy", "turn", "age", "kind", "family")
+_ASKED = ("actions", "temperature", "max_action_tokens", "seed_turns", "max_turns")
 
 # One row per policy × group × trajectory. A sum and the count it is divided by are null or filled together.
 _PER_TOKEN = ("nll", "delta_nll", "kl", "top1_agreement")
@@ -86,26 +87,26 @@ _HELD = (
     "SELECT policy, avg(held) AS kv_tokens_mean FROM (SELECT policy, trajectory_id, avg(kv_tokens) AS held "
     "FROM turn_metrics WHERE run_id = $1 AND measure = 'quality' GROUP BY ALL) GROUP BY policy"
 )
-# Of the tokens of turns that were old enough to be compacted: turn t is when turn t + delay closes.
-_KEPT = (
-    "SELECT avg(share) AS share FROM kept JOIN (SELECT cell_id, max(turn) AS last FROM kept WHERE run_id = $1 "
-    "GROUP BY cell_id) USING (cell_id) WHERE run_id = $1 AND policy = $2 AND kind IN ('assistant', 'tool') "
-    "AND turn + $3 <= last"
-)
 _TURN_TIME = (
     "SELECT policy, avg(ttft_s + decode_s) AS turn_s FROM turn_metrics "
     "WHERE run_id = $1 AND measure = 'latency' AND turn > 0 GROUP BY policy"
 )
 
 
-def find_run(store: Store, run_id: str | None = None) -> RunInfo:
-    """The replay run asked for, else the newest complete one. UserError if there is none."""
+def find_run(store: Store, run_id: str | None = None, *, recorded: bool = False) -> RunInfo:
+    """The replay run asked for, else the newest complete one. UserError if there is none.
+
+    `recorded`: one whose tokens are the recorded ones, not a closed-loop run.
+    """
     if run_id is not None:
         info = store.info(run_id)
         if info.kind != "replay":
             raise UserError(f"run {run_id} is of kind {info.kind}; results are about replay runs")
+        if recorded and is_closed(info):
+            raise UserError(f"run {run_id} is a closed-loop run: name one of --mode teacher or stepwise")
         return info
-    if newest := store.latest("replay"):
+    complete = store.runs("replay", "complete")
+    if newest := next((info for info in complete if not (recorded and is_closed(info))), None):
         return newest
     begun = store.runs("replay")
     hint = f"; {begun[0].run_id} is not complete: name it, or go on with --resume" if begun else ""
@@ -126,6 +127,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
     entries = _entries(measured)
     actions = action_entries(store, info.run_id, "policy", info.config.get("max_action_tokens"))
     status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
+    acted = behaviour_entries(store, info.run_id)
     idle = no_op(store, info.run_id)
     speeds: dict[str, Row] = defaultdict(dict)
     for query in (_LATENCY, _TURN_TIME, _HELD):
@@ -138,6 +140,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         policies.append(
             quality
             | actions.get((None, policy), NOT_MEASURED)
+            | acted.get((None, policy), NOT_ACTED)
             | {name: speeds[policy].get(name) for name in (*_SPEEDS, "turn_s", "kv_tokens_mean")}
             | {
                 "no_op_accuracy": idle.get(policy),
@@ -155,7 +158,8 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         "dtype": info.config.get("dtype"),
         "threads": info.config.get("threads"),
         "mode": info.config.get("mode"),
-        **{name: info.config.get(name) for name in ("actions", "temperature", "max_action_tokens")},
+        **{name: info.config.get(name) for name in _ASKED},
+        "model_too_weak": model_too_weak(store, info.run_id) if is_closed(info) else None,
         "layers": info.config.get("layers"),
         "equal_size": info.config.get("equal_size"),
         "equal_by": info.config.get("equal_by"),
@@ -172,46 +176,14 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         found = without_accuracy(_rows(store, _QUERIES[by], info.run_id), weak)
         groups = _entries(found, by, _order(info, [*status]))
         actions = action_entries(store, info.run_id, by, info.config.get("max_action_tokens"))
-        out["groups"] = [group | actions.get((group[by], group["policy"]), NOT_MEASURED) for group in groups]
+        acted = behaviour_entries(store, info.run_id, by)
+        out["groups"] = [
+            group
+            | actions.get((group[by], group["policy"]), NOT_MEASURED)
+            | acted.get((group[by], group["policy"]), NOT_ACTED)
+            for group in groups
+        ]
     return out
-
-
-def profiles(store: Store, run_id: str | None = None) -> dict[str, PolicyProfile]:
-    """What replay knows about each policy for the simulator, by the policy's text; empty if nothing was replayed."""
-    if run_id is None and store.latest("replay") is None:
-        return {}
-    found = summary(store, run_id)
-    return {
-        entry["policy"]: PolicyProfile(
-            keep_measured=_kept(store, found["run"], entry["policy"]),
-            policy=entry["policy"],
-            run=found["run"],
-            model=found["model"],
-            label_scorers=tuple(found["label_scorers"]),
-            **{
-                name: entry[name]
-                for name in (
-                    "n",
-                    "answer_accuracy",
-                    "answer_accuracy_low",
-                    "answer_accuracy_high",
-                    "full_accuracy",
-                    "difference",
-                    "difference_low",
-                    "difference_high",
-                )
-            },
-        )
-        for entry in found["policies"]
-    }
-
-
-def _kept(store: Store, run_id: str, policy: str) -> float | None:
-    """The share kept, of policies whose footprint is only a bound."""
-    rule = parse_policy(policy)
-    if rule.exact:
-        return None
-    return store.query(_KEPT, [run_id, policy, getattr(rule, "delay", 0)]).to_pylist()[0]["share"]
 
 
 def _rows(store: Store, query: str, run_id: str) -> list[Row]:

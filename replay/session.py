@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..traces.tokens import TokenSegment, TokenTrajectory, recall_prompts, repeat_prompts
 from ..traces.trajectory import Message
-from .decoding import Ended, Ending, Rules, speak
+from .branch import Held
+from .decoding import Asked, Draft, Ended, Ending, Rules, speak
 from .forward import Forward
 from .lockstep import Alone
 from .model import LoadedModel, load_model
@@ -48,6 +49,10 @@ def session(
     return Session(loaded, rule, tools or (), seed)
 
 
+class NoRoom(UserError):
+    """The model's window cannot hold what is to come."""
+
+
 class Session:
     """A conversation whose cache a policy compacts at the close of every turn, exactly as in replay.
 
@@ -59,13 +64,30 @@ class Session:
     model's window. Not for several threads at once.
     """
 
-    def __init__(self, model: LoadedModel, policy: Policy, tools: Sequence[Mapping[str, Any]], seed: int) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        policy: Policy,
+        tools: Sequence[Mapping[str, Any]],
+        seed: int,
+        *,
+        name: str = "session",
+        window: int | None = None,
+        forward: Forward | None = None,
+    ) -> None:
+        """`name`: sessions of other names draw other numbers. `window`: most logical tokens, the model's if not given.
+
+        `forward`: of this model, for sessions that share one.
+        """
         self._model, self._seed = model, seed
+        self._window = model.max_positions if window is None else window
         self._talk = Talk.start(model.tokenizer, tools)
         prompts = {**repeat_prompts(model.tokenizer), **recall_prompts(model.tokenizer)}
-        text = TokenTrajectory("session", "", "", (), prompts=prompts)
-        self._run = Alone(Forward(model), text, [policy], seed, room=model.max_positions)
+        text = TokenTrajectory(name, "", "", (), prompts=prompts)
+        self._run = Alone(forward or Forward(model), text, [policy], seed, room=model.max_positions)
         self._ended: Ended | None = None
+        self._said_tokens = 0
+        self._held: tuple[Held, ...] = ()
 
     # -- what a loop does -----------------------------------------------------------------------------------
 
@@ -81,11 +103,23 @@ class Session:
         """Add a message: `system`, `developer`, `user`, `tool`, or an `assistant` message that was recorded elsewhere.
 
         `tool_calls` are as chat APIs write them; `name` and `tool_call_id` are a tool message's. UserError if the chat
-        template refuses it, if it answers nothing, or if the model's window cannot hold it.
+        template refuses it, if it answers nothing, or (NoRoom) if the model's window cannot hold it.
         """
-        message = read_message(role, text, tool_calls, name, tool_call_id, len(self.messages))
+        self.add(read_message(role, text, tool_calls, name, tool_call_id, len(self.messages)))
+
+    def add(self, message: Message) -> None:
+        """`append` a message as traces hold it."""
         with self._undone_on_error():
             self._take(message)
+
+    def begin(self, messages: Sequence[Message]) -> None:
+        """The whole prefix P at once, whatever roles its messages have. Only before anything else."""
+        if self._talk.messages:
+            raise UserError("the session has begun: its prefix can only come first")
+        with self._undone_on_error():
+            for message in messages:
+                self._require_room(self._talk.wait(message))
+                self._talk.messages.append(message)
 
     def generate(
         self,
@@ -103,6 +137,20 @@ class Session:
         are drawn with `seed`, by default one that follows from the session's and from how long it is by now.
         UserError if there is nothing to answer, or no room to answer in.
         """
+        asked = self.ask(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, stop=stop)
+        with self._undone_on_error():
+            return self._reply(asked, self.draft(asked))
+
+    def ask(
+        self,
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Asked:
+        """What `generate` does before anything is generated; then come `draft` and `answer`, and nothing between."""
         if max_tokens < 1:
             raise UserError(f"max_tokens must be at least 1, not {max_tokens}")
         strings = [stop] if isinstance(stop, str) else list(stop)
@@ -112,8 +160,20 @@ class Session:
         with self._undone_on_error():
             self._open()
         pick = Sampler(temperature, top_p, self._draw_seed() if seed is None else seed)
+        return self._asked(pick, strings, max_tokens)
+
+    def draft(self, asked: Asked) -> Draft:
+        """Generate the reply that was asked for."""
+        return speak(self._run, asked.frame.head, asked.rules, self._talk.growing)
+
+    def answer(self, asked: Asked, draft: Draft) -> str:
+        """Take the reply that was generated, here or on this session's lane beside others."""
         with self._undone_on_error():
-            return self._reply(pick, strings, max_tokens)
+            return self._reply(asked, draft)
+
+    def looks_inside(self, tokens: int) -> bool:
+        """Whether the policy looks at the cache inside a message of so many tokens, not only at its end."""
+        return any(check <= tokens for check in self._run.branches[0].policy.checks(tokens + 1))
 
     def close(self) -> None:
         """Close the turn in progress, if its assistant has spoken: the policy compacts now. The session can go on."""
@@ -159,6 +219,21 @@ class Session:
         return self._ended
 
     @property
+    def said_tokens(self) -> int:
+        """How many tokens the last reply was generated from; 0 before the first."""
+        return self._said_tokens
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """What was held and done, by turn, of those that have closed."""
+        return self._held
+
+    @property
+    def run(self) -> Alone:
+        """The engine's lockstep of one behind it: to look at, not to feed."""
+        return self._run
+
+    @property
     def losses(self) -> tuple[str, ...]:
         """What the chat template did not print as it was said, as `code` or `code:COUNT`."""
         return self._talk.transcript.losses()
@@ -167,12 +242,12 @@ class Session:
 
     @contextmanager
     def _undone_on_error(self) -> Iterator[None]:
-        talk, ended = self._talk.fork(), self._ended
+        talk, ended, said, held = self._talk.fork(), self._ended, self._said_tokens, self._held
         try:
             with undone_on_error(self._run, self._run.trajectory.segments):
                 yield
         except BaseException:
-            self._talk, self._ended = talk, ended
+            self._talk, self._ended, self._said_tokens, self._held = talk, ended, said, held
             raise
 
     def _take(self, message: Message) -> None:
@@ -209,7 +284,9 @@ class Session:
         branch.expected = branch.policy.footprint(sizes_of(run.trajectory))
         run.compact(talk.turn)
         run.catch_up()
-        run.settle(talk.turn)
+        counters = run.settle(talk.turn)[id(branch)]
+        cache = branch.lane.cache
+        self._held += (Held(self.tokens, branch.rows, cache.nbytes, branch.aux_bytes, counters),)
         talk.close()
 
     def _feed(self, segment: TokenSegment | None, begin: int = 0) -> None:
@@ -226,23 +303,25 @@ class Session:
 
     def _require_room(self, segment: TokenSegment | None, begin: int = 0) -> None:
         count = self.tokens - begin + (len(segment.ids) if segment else 0)
-        if count > self._model.max_positions:
-            name, window = self._model.name, self._model.max_positions
-            raise UserError(f"the session would have {count} tokens, model {name} takes {window}")
+        if count > self._window:
+            raise NoRoom(f"the session would have {count} tokens, model {self._model.name} takes {self._window}")
 
-    def _reply(self, pick: Sampler, stops: list[str], max_tokens: int) -> str:
-        talk, tokenizer, window = self._talk, self._model.tokenizer, self._model.max_positions
-        frame = talk.frame()
+    def _asked(self, pick: Sampler, stops: list[str], max_tokens: int) -> Asked:
+        window, frame = self._window, self._talk.frame()
         room = window - self.tokens - len(frame.head) - len(frame.closing)
         if room < 1:
-            raise UserError(f"no room for a reply: the session has {self.tokens} of {window} tokens")
+            raise NoRoom(f"no room for a reply: the session has {self.tokens} of {window} tokens")
         self._refuse_unknown_ends()
         ending = Ending.of(frame, self._model)
-        closes = ending.closes
-        found = Stops([*stops, *([closes] if closes else [])], tokenizer.decode)
-        rules = Rules(pick, found, ending.ids, min(max_tokens, room), "max_tokens" if max_tokens <= room else "window")
-        draft = speak(self._run, frame.head, rules, talk.growing)
+        found = Stops([*stops, *([ending.closes] if ending.closes else [])], self._model.tokenizer.decode)
+        limit: Ended = "max_tokens" if max_tokens <= room else "window"
+        return Asked(frame, Rules(pick, found, ending.ids, min(max_tokens, room), limit), ending.closes)
+
+    def _reply(self, asked: Asked, draft: Draft) -> str:
+        talk, tokenizer = self._talk, self._model.tokenizer
+        frame, closes = asked.frame, asked.closes
         text, closing, self._ended = tokenizer.decode(draft.ids), frame.closing, draft.ended
+        self._said_tokens = len(draft.ids)
         if closes and closes in text:
             self._ended = "end"
             if text.endswith(closes):

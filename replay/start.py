@@ -42,6 +42,8 @@ def replay_named(
     include_compacted: bool | None = None,
     sweep: Sequence[str] | None = None,
     explain: bool | None = None,
+    seed_turns: int | None = None,
+    max_turns: int | None = None,
     progress: bool = True,
 ) -> str:
     """Replay what is named and return the run's id. What is not given is the resumed run's, else the default.
@@ -50,8 +52,6 @@ def replay_named(
     """
     if mode not in (None, *MODES):
         raise unknown("mode", str(mode), MODES, "--mode")
-    if mode == "closed":
-        raise UserError("--mode closed is not available yet; use --mode teacher or stepwise")
     if measure not in (None, *MEASURES):
         raise unknown("measure", str(measure), MEASURES, "--measure")
     if equal_by is not None and equal_size is None:
@@ -63,8 +63,11 @@ def replay_named(
 
     going = setting("mode", mode, "teacher")
     said = {"--temperature": temperature, "--max-action-tokens": max_action_tokens, "--actions": actions}
-    if going != "stepwise" and (extra := [flag for flag, value in said.items() if value is not None]):
-        raise UserError(f"{', '.join(extra)}: only for --mode stepwise, where actions are generated")
+    if going == "teacher" and (extra := [flag for flag, value in said.items() if value is not None]):
+        raise UserError(f"{', '.join(extra)}: only for --mode stepwise or closed, where actions are generated")
+    limits = {"--seed-turns": seed_turns, "--max-turns": max_turns}
+    if going != "closed" and (extra := [flag for flag, value in limits.items() if value is not None]):
+        raise UserError(f"{', '.join(extra)}: only for --mode closed, where the model acts by itself")
     grammar = setting("actions_given", actions, None)
     reference = setting("equal_size", equal_size and str(parse_policy(equal_size)), None)
     sweeps = [parse_sweep(spec) for spec in setting("sweeps", sweep, [])]
@@ -80,6 +83,10 @@ def replay_named(
     wanted = setting("measure", measure, "quality")
     if explain and wanted == "latency":
         raise UserError("--explain is about the tokens of quality cells: use --measure quality or both")
+    if explain and going == "closed":
+        raise UserError("--explain is about recorded tokens: use --mode teacher or stepwise")
+    if going == "closed" and wanted != "quality":
+        raise UserError("--mode closed measures what the model does: latency comes from --mode teacher")
     run_replay = _engine()
     try:
         return run_replay(
@@ -106,6 +113,8 @@ def replay_named(
             long=setting("long", long, "skip"),
             include_compacted=setting("include_compacted", include_compacted, False),
             explain=setting("explain", explain, False),
+            seed_turns=setting("seed_turns", seed_turns, None),
+            max_turns=setting("max_turns", max_turns, None),
             config={
                 **({"actions_given": grammar} if grammar else {}),
                 **({"sweeps": [swept.spec for swept in sweeps]} if sweeps else {}),

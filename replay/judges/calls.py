@@ -35,7 +35,7 @@ TAU_BENCH_WRITES = frozenset(
         "return_delivered_order_items",
     }
 )
-_REFUSED = "Error"  # how results of refused calls begin in tau-bench
+REFUSED = "Error"  # how results of refused calls begin in tau-bench
 
 
 def actions(label: Label, answer: str, context: Context) -> Verdict:
@@ -48,8 +48,8 @@ def actions(label: Label, answer: str, context: Context) -> Verdict:
         writing = frozenset(action.name for action in label.gold_actions)
         if not writing:
             return undecided("no gold action, and no list of the tools that write")
-    gold = Counter(_spelled(call) for call in label.gold_actions if call.name in writing)
-    done = Counter(_spelled(call) for call in context.actions if call.name in writing)
+    gold = Counter(spelled(call) for call in label.gold_actions if call.name in writing)
+    done = Counter(spelled(call) for call in context.actions if call.name in writing)
     missing, extra = gold - done, done - gold
     if not missing and not extra:
         what = f"{gold.total()} calls as they should be" if gold else "nothing was to be written, and nothing was"
@@ -82,13 +82,13 @@ def recorded_actions(trajectory: Trajectory) -> tuple[Call, ...]:
     """The calls of a recorded run that were carried out: those whose result is no refusal."""
     done: list[Call] = []
     for turn in trajectory.turns:
-        refused = {result.tool_call_id for result in turn.tools if result.content.startswith(_REFUSED)}
+        refused = {result.tool_call_id for result in turn.tools if result.content.startswith(REFUSED)}
         done += [call for call in turn.assistant.tool_calls if call.id not in refused]
     return tuple(done)
 
 
-def _spelled(call: Call) -> tuple[str, str]:
-    """Name and arguments in one spelling for equal values."""
+def spelled(call: Call) -> tuple[str, str]:
+    """Name and arguments in one spelling for equal JSON values: order of keys and white space do not count."""
     if call.parsed is None:
         return call.name, call.arguments.strip()
     return call.name, json.dumps(_plain(dict(call.parsed)), ensure_ascii=False, sort_keys=True)

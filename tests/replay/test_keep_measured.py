@@ -9,7 +9,7 @@ import pytest
 from kvmill.errors import UserError
 from kvmill.replay.policies.base import SegmentSize
 from kvmill.replay.policies.registry import parse_policy
-from kvmill.replay.results import profiles
+from kvmill.replay.profiles import profiles
 from kvmill.simulator.answers import plan_named, simulate
 from kvmill.traces.store import Store
 

@@ -12,7 +12,8 @@ import pytest
 
 from kvmill.console import plain
 from kvmill.errors import UserError
-from kvmill.replay.results import find_run, profiles, summary
+from kvmill.replay.profiles import profiles
+from kvmill.replay.results import find_run, summary
 from kvmill.traces.store import Store
 
 from .runs import FULL, TE, replay_run, rows_of

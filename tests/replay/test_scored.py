@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from kvmill.replay.profiles import profiles
 from kvmill.replay.recommend import recommend
 from kvmill.replay.report import recommendation_text, summary_text
-from kvmill.replay.results import profiles, summary
+from kvmill.replay.results import summary
 from kvmill.replay.scored import ANSWERS, RECALL
 from kvmill.simulator.models import find_geometry
 from kvmill.simulator.report import quality

@@ -121,10 +121,9 @@ def test_other_settings_make_other_cells_and_a_resumed_run_keeps_its_own(tmp_pat
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mode": "closed"}, "--mode closed is not available yet"),
         ({"mode": "step"}, "unknown mode 'step'"),
-        ({"temperature": 0.5}, "--temperature: only for --mode stepwise"),
-        ({"mode": "teacher", "actions": "hermes"}, "--actions: only for --mode stepwise"),
+        ({"temperature": 0.5}, "--temperature: only for --mode stepwise or closed"),
+        ({"mode": "teacher", "actions": "hermes"}, "--actions: only for --mode stepwise or closed"),
         ({"mode": "stepwise", "actions": "json"}, "unknown action grammar 'json'"),
         ({"mode": "stepwise", "max_action_tokens": 0}, "--max-action-tokens must be at least 1"),
         ({"long": "drop"}, "unknown rule 'drop' in --long.*Known: cut, skip"),

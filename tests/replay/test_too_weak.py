@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from kvmill.replay.profiles import profiles
 from kvmill.replay.report import summary_text
-from kvmill.replay.results import profiles, summary
+from kvmill.replay.results import summary
 from kvmill.traces.store import Store
 
 TE = "te(proxy=assistant,delay=1,keep=0.2)"

@@ -1,0 +1,155 @@
+"""What closed-loop runs found: turns, searches, repeats, tokens, answers, by policy and paired with `full`.
+
+Figures are ratios of sums over trajectories, with the trajectory as the unit of their intervals. Extra turns are of
+pairs in which `full` answered and the policy answered or ran into the turn limit, where it counts with the turns it
+had: a run that broke off took no more turns, and says nothing about how many were needed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from ...traces.manifest import RunInfo
+from ...traces.store import Store
+from ..statistics import Estimate, difference, estimate
+
+Row = dict[str, Any]
+
+GROUPS = {"policy": "NULL", "family": "family"}
+# Ratios without an interval: what, and per what (None: per run).
+_RATIOS: dict[str, tuple[str, str | None]] = {
+    "calls": ("calls", None),
+    "calls_exact": ("calls_exact", "calls"),
+    "calls_searched": ("calls_searched", "calls"),
+    "tool_errors": ("calls_error", "calls"),
+    "repeated_calls": ("repeated_calls", "calls"),
+    "searches": ("searches", None),
+    "repeated_searches": ("repeated_searches", "searches"),
+    "near_repeats": ("near_repeats", "searches"),
+    "tokens_generated": ("generated_tokens", None),
+}
+_INTERVALS = ("turns_mean", "extra_turns", "answered", "closed_accuracy", "closed_difference")
+NOT_MEASURED: Row = {
+    **{f"{name}{end}": None for name in _INTERVALS for end in ("", "_low", "_high")},
+    **dict.fromkeys(_RATIOS),
+    **dict.fromkeys(("extra_turns_recorded", "extra_turns_n", "extra_turns_cut", "closed_n", "end_reasons")),
+}
+_CELLS = (
+    "SELECT policy, {group} AS grp, trajectory_id, turns, recorded_turns, end_reason, generated_tokens, calls, "
+    "calls_exact, calls_searched, calls_error, repeated_calls, searches, repeated_searches, near_repeats, "
+    "answer_score FROM cells WHERE run_id = $1 AND end_reason IS NOT NULL AND status = 'ok' ORDER BY ALL"
+)
+_ENDS = (
+    "SELECT policy, {group} AS grp, coalesce(end_reason, status) AS reason, count(*) AS runs FROM cells "
+    "WHERE run_id = $1 AND mode = 'closed' AND status IN ('ok', 'failed') GROUP BY ALL ORDER BY ALL"
+)
+MOST_WITHOUT = 0.5
+
+
+def is_closed(info: RunInfo) -> bool:
+    """Whether the model acted by itself in a run."""
+    return info.config.get("mode") == "closed"
+
+
+def behaviour_entries(store: Store, run_id: str, by: str = "policy") -> dict[tuple[Any, str], Row]:
+    """The figures by (group, policy); empty for other runs, and for a grouping that is not of whole runs."""
+    if by not in GROUPS:
+        return {}
+    members: dict[tuple[Any, str], list[Row]] = defaultdict(list)
+    for row in store.query(_CELLS.format(group=GROUPS[by]), [run_id]).to_pylist():
+        members[row["grp"], row["policy"]].append(row)
+    ends: dict[tuple[Any, str], dict[str, int]] = defaultdict(dict)
+    for row in store.query(_ENDS.format(group=GROUPS[by]), [run_id]).to_pylist():
+        ends[row["grp"], row["policy"]][row["reason"]] = row["runs"]
+    return {
+        key: _entry(key[1], members[key], members.get((key[0], "full"), [])) | {"end_reasons": reasons}
+        for key, reasons in ends.items()
+    }
+
+
+def model_too_weak(store: Store, run_id: str) -> str | None:
+    """Why no behaviour of a run says anything about a policy: `full` itself mostly ends without an answer."""
+    rows = store.query(_ENDS.format(group="NULL"), [run_id]).to_pylist()
+    ends = {row["reason"]: row["runs"] for row in rows if row["policy"] == "full"}
+    runs = sum(ends.values())
+    without = runs - ends.pop("answered", 0)
+    if without <= MOST_WITHOUT * runs:
+        return None
+    said = ", ".join(f"{reason} {count}" for reason, count in ends.items())
+    return (
+        f"model too weak: full itself ended without an answer in {without} of {runs} runs ({said}), so how policies "
+        "change behaviour cannot be told; no profile takes these figures"
+    )
+
+
+def extra_turns(store: Store, info: RunInfo) -> dict[str, tuple[float, str]]:
+    """By policy: the growth in turns that a closed run measured, and where it is from in words. Empty if too weak."""
+    if model_too_weak(store, info.run_id):
+        return {}
+    found: dict[str, tuple[float, str]] = {}
+    for (_, policy), entry in behaviour_entries(store, info.run_id).items():
+        if policy == "full" or entry["extra_turns"] is None:
+            continue
+        value, low, high = (entry[f"extra_turns{end}"] for end in ("", "_low", "_high"))
+        span = "" if low is None else f", 95 % interval {low:+.0%} to {high:+.0%}"
+        cut = f", {entry['extra_turns_cut']} of them cut at the turn limit" if entry["extra_turns_cut"] else ""
+        fewer = ", counted as none" if value < 0 else ""
+        found[policy] = (
+            max(0.0, value),
+            f"closed-loop run {info.run_id} with {info.config.get('model')}: {value:+.0%} turns{span}, "
+            f"{entry['extra_turns_n']} {'pair' if entry['extra_turns_n'] == 1 else 'pairs'} with full{cut}{fewer}",
+        )
+    return found
+
+
+def closed_run_for(store: Store, quality: RunInfo) -> RunInfo | None:
+    """The closed run whose turns go with the quality of a run: itself, else the newest complete one of its model."""
+    if is_closed(quality):
+        return quality
+    model = quality.config.get("model")
+    runs = store.runs("replay", "complete")
+    return next((run for run in runs if is_closed(run) and run.config.get("model") == model), None)
+
+
+def _entry(policy: str, rows: Sequence[Row], full: Sequence[Row]) -> Row:
+    out: Row = dict(NOT_MEASURED)
+    turns = estimate([row["turns"] for row in rows])
+    answered = estimate([row["end_reason"] == "answered" for row in rows])
+    judged = [row for row in rows if row["answer_score"] is not None]
+    accuracy = estimate([row["answer_score"] for row in judged])
+    out |= _spread("turns_mean", turns) | _spread("answered", answered) | _spread("closed_accuracy", accuracy)
+    out["closed_n"] = len(judged)
+    for name, (top, bottom) in _RATIOS.items():
+        per = len(rows) if bottom is None else sum(row[bottom] for row in rows)
+        out[name] = sum(row[top] for row in rows) / per if per else None
+    recorded = sum(row["recorded_turns"] for row in rows)
+    out["extra_turns_recorded"] = sum(row["turns"] for row in rows) / recorded - 1 if recorded else None
+    if policy != "full":
+        out |= _paired(rows, {row["trajectory_id"]: row for row in full})
+    return out
+
+
+def _paired(rows: Sequence[Row], full: dict[str, Row]) -> Row:
+    """Against full's run of the same trajectories."""
+    both = [(row, full[row["trajectory_id"]]) for row in rows if row["trajectory_id"] in full]
+    needed = [
+        (mine, theirs)
+        for mine, theirs in both
+        if theirs["end_reason"] == "answered" and mine["end_reason"] in ("answered", "turn_limit")
+    ]
+    growth = estimate([mine["turns"] for mine, _ in needed], [theirs["turns"] for _, theirs in needed])
+    ends = [None if end is None else end - 1 for end in (growth.value, growth.low, growth.high)]
+    scored = [pair for pair in both if None not in (pair[0]["answer_score"], pair[1]["answer_score"])]
+    change = difference([m["answer_score"] for m, _ in scored], [theirs["answer_score"] for _, theirs in scored])
+    return {
+        **dict(zip(("extra_turns", "extra_turns_low", "extra_turns_high"), ends, strict=True)),
+        "extra_turns_n": growth.n,
+        "extra_turns_cut": sum(mine["end_reason"] == "turn_limit" for mine, _ in needed),
+        **_spread("closed_difference", change),
+    }
+
+
+def _spread(name: str, found: Estimate) -> Row:
+    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}

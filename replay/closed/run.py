@@ -1,0 +1,111 @@
+"""Closed-loop replay of one trajectory: every policy begins as recorded, then its model acts until it has answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ...errors import UserError
+from ...traces.tokens import ProbeTokens, tokenize_probe
+from ...traces.trajectory import Trajectory
+from ..forward import Forward
+from ..policies.base import Policy
+from ..rows import Identity, Rows, failed_rows, skipped_rows
+from ..session import NoRoom
+from .actor import Actor, one_round
+from .agent import Agent, Speech
+from .cells import cell_columns, probe_rows, turn_rows
+from .environment import TOP, Environment, Library
+from .episode import Episode, seed_turns, turn_limit
+from .repeats import Similarity
+
+SEED_TURNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The settings of a run. `max_turns` None: twice the recorded turns and some more."""
+
+    seeds: int
+    max_turns: int | None
+    top: int = TOP
+
+    @classmethod
+    def of(cls, seeds: int | None, max_turns: int | None) -> Closed:
+        """UserError for settings under which no model would ever speak."""
+        seeds = SEED_TURNS if seeds is None else seeds
+        if seeds < 0:
+            raise UserError(f"--seed-turns must be 0 or more, not {seeds}")
+        if max_turns is not None and max_turns <= seeds:
+            raise UserError(f"--max-turns {max_turns} leaves no turn to the model after {seeds} recorded ones")
+        return cls(seeds, max_turns)
+
+
+class Loop:
+    """Runs the cells of a trace set."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        trajectories: Sequence[Trajectory],
+        grammars: Mapping[str, str],
+        settings: Closed,
+        speech: Speech,
+    ) -> None:
+        self._forward, self._grammars, self._settings, self._speech = forward, grammars, settings, speech
+        self._library = Library(trajectories, grammars, settings.top)
+        self._similar = Similarity(self._library.queries)
+
+    @property
+    def spelled(self) -> str:
+        """What makes its cells others than those of another trace set or of other settings."""
+        settings = self._settings
+        return f"{settings.seeds}/{settings.max_turns}/{settings.top}/{self._library.fingerprint}"
+
+    def rows(self, identity: Identity, trajectory: Trajectory, policies: Sequence[Policy]) -> Rows:
+        """The rows of all policies on one trajectory. What one policy raises is its own failed row."""
+        probes = [tokenize_probe(probe, self._forward.model.tokenizer) for probe in trajectory.probes]
+        actors = [Actor(policy) for policy in policies]
+        for actor in actors:
+            actor.guarded(partial(self._begin, actor, trajectory, probes))
+        while going := [actor for actor in actors if actor.going]:
+            one_round(self._forward, going)
+        out: Rows = {"cells": [], "turn_metrics": [], "probes": []}
+        for actor in actors:
+            if actor.episode is not None and actor.error is None:
+                actor.guarded(partial(self._end, actor, probes))
+            for table, rows in self._rows(identity, trajectory, actor).items():
+                out[table] += rows
+        return out
+
+    def _begin(self, actor: Actor, trajectory: Trajectory, probes: Sequence[ProbeTokens]) -> None:
+        reserve = max((len(probe.stem) + max(map(len, probe.candidates)) for probe in probes), default=0)
+        seeds, grammar = seed_turns(self._settings.seeds, len(trajectory.turns)), self._grammars[trajectory.source]
+        try:
+            actor.agent = Agent(self._forward, trajectory, actor.policy, seeds, self._speech, reserve)
+        except NoRoom as error:
+            actor.skipped = f"trajectory {trajectory.id}, {seeds} recorded turns and room for its probes: {error}"
+            return
+        place = Environment(trajectory, self._library, grammar, seeds)
+        most = self._settings.max_turns or turn_limit(len(trajectory.turns))
+        actor.episode = Episode(place, grammar, seeds, most)
+
+    @staticmethod
+    def _end(actor: Actor, probes: Sequence[ProbeTokens]) -> None:
+        agent, _ = actor.run
+        actor.ran = agent.finish(probes)
+
+    def _rows(self, identity: Identity, trajectory: Trajectory, actor: Actor) -> Rows:
+        if actor.error is not None:
+            return failed_rows(identity, [actor.policy], "quality", actor.error)
+        if actor.episode is None or actor.ran is None:
+            return skipped_rows(identity, [actor.policy], "quality", actor.skipped or "")
+        key = identity.cell(actor.policy, "quality")
+        shared = {**key, "measure": "quality"}
+        cell = cell_columns(trajectory, actor.episode, actor.ran, self._similar)
+        return {
+            "cells": [{**shared, **identity.columns(), **cell}],
+            "turn_metrics": [{**shared, **row} for row in turn_rows(actor.episode, actor.ran)],
+            "probes": [{**key, **row} for row in probe_rows(trajectory, actor.ran)],
+        }

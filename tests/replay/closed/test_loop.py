@@ -1,0 +1,164 @@
+"""Closed-loop runs on real caches: seed turns as replay feeds them, replies side by side, scripted words, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from acting import GRAMMARS, recorded, sample
+from chatter import Chatter
+from sessions import chatting, chatty, replayed, same_rows
+
+from kvmill.replay.closed.agent import Agent, Speech
+from kvmill.replay.closed.run import Closed, Loop
+from kvmill.replay.decoding import Asked, Draft
+from kvmill.replay.forward import Forward
+from kvmill.replay.model import LoadedModel
+from kvmill.replay.policies.registry import parse_policies, parse_policy
+from kvmill.replay.policies.te_state import TokenEvictionState
+from kvmill.replay.rows import Identity, Rows
+from kvmill.replay.session import Session
+from kvmill.traces.tokens import tokenize
+from kvmill.traces.trajectory import Message, Probe, Trajectory
+
+TE = "te(proxy=assistant,delay=1,keep=0.2)"
+LOOKING = "attention(keep=0.3,trigger=tokens:30)"  # evicts while a reply grows
+SOME = [TE, LOOKING, "truncate(keep=0.3)", "sink_window(keep=0.3)"]
+PROBE = Probe("p", "one-hop", "Where does Sophie live?", "Sophie lives in", ("Lima", "Seoul"), 1, 1)
+BROKEN = "<tool_call>{"
+
+
+def loop(model: LoadedModel, trajectory: Trajectory, policies: Sequence[str], most: int = 40, **options: Any) -> Rows:
+    """The rows of a run."""
+    settings = Closed(options.pop("seeds", 2), options.pop("max_turns", None))
+    speech = Speech(most, options.pop("temperature", 0.0), options.pop("seed", 0))
+    run = Loop(Forward(model), [trajectory], GRAMMARS, settings, speech)
+    identity = Identity.of(trajectory, model, speech.seed, "closed", run.spelled)
+    return run.rows(identity, trajectory, parse_policies(list(policies)))
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, said: Mapping[str, Sequence[str]]) -> None:
+    """Each policy's model says its lines, whatever was generated; the caches hold the lines."""
+    places = dict.fromkeys(said, 0)
+    answer = Session.answer
+
+    def taking(self: Session, asked: Asked, draft: Draft) -> str:
+        policy = str(self.run.branches[0].policy)
+        line = said[policy][places[policy]]
+        places[policy] += 1
+        ids, most = Chatter().encode(line, False), asked.rules.most
+        return answer(self, asked, Draft(tuple(ids[:most]), 0, "end" if len(ids) <= most else asked.rules.limit))
+
+    monkeypatch.setattr(Session, "answer", taking)
+
+
+@pytest.mark.parametrize("policy", SOME)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_seed_turns_are_fed_as_replay_feeds_them(policy: str, seeds: int) -> None:
+    model, whole = chatty(), recorded()
+    greeted = (*whole.prefix, Message("assistant", "Hello!"), Message("user", "Go on."))
+    for run in (sample(), replace(whole, prefix=greeted)):
+        agent = Agent(Forward(model), run, parse_policy(policy), min(seeds, len(run.turns)), Speech(9, 0.0, 0))
+        agent.session.close()
+        text = tokenize(replace(run, turns=run.turns[:seeds]), model.tokenizer)
+        assert agent.session.run.trajectory.segments == text.segments
+        step = replayed(agent.session, model, policy, text)
+        same_rows(agent.session, step)
+
+
+@pytest.mark.parametrize(("name", "temperature"), [("tiny", 0.0), ("tiny", 1.2), ("gemma3", 1.2), ("qwen3_5", 1.2)])
+def test_policies_side_by_side_do_what_they_do_alone(name: str, temperature: float) -> None:
+    model = chatting(name)
+    run = replace(sample(), probes=(PROBE,))
+    together = loop(model, run, ["full", *SOME], most=12, temperature=temperature, max_turns=5)
+    assert [cell["status"] for cell in together["cells"]] == ["ok"] * 5
+    ids = [cell["cell_id"] for cell in together["cells"]]
+    for policy, cell_id in zip(["full", *SOME], ids, strict=True):
+        alone = loop(model, run, [policy], most=12, temperature=temperature, max_turns=5)
+        of_it = {table: [row for row in rows if row["cell_id"] == cell_id] for table, rows in together.items()}
+        again = {table: [row for row in rows if row["cell_id"] == cell_id] for table, rows in alone.items()}
+        for table in ("turn_metrics", "cells"):
+            for one, other in zip(of_it[table], again[table], strict=True):
+                exact = {k: v for k, v in one.items() if k not in ("answer_ll", "answer_margin")}
+                assert exact == {k: other[k] for k in exact}
+        assert of_it["probes"][0]["answer_ll"] == pytest.approx(again["probes"][0]["answer_ll"], abs=1e-3)
+
+
+def test_equal_seeds_draw_equal_replies_and_others_draw_others() -> None:
+    model = chatty()
+    runs = [loop(model, sample(), ["full"], most=20, temperature=1.0, seed=seed, max_turns=4) for seed in (1, 1, 2)]
+    said = [[row.get("said") for row in rows["turn_metrics"]] for rows in runs]
+    assert said[0] == said[1] != said[2]
+    assert said[0][:2] == [None, None]
+    assert len(set(said[0][2:])) == 2
+
+
+def test_a_scripted_run_is_counted_as_it_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = "I found it. Sophie lives in Seoul."
+    asks = ["Search: home of Sophie", "Search: home of sophie", "Search: the home of Sophie", "cat x", "Search: zzz"]
+    scripted(monkeypatch, {"full": ["Search: keeper of Maple station", found], TE: [*asks, "Lima."]})
+    run = replace(sample(), probes=(PROBE,))
+    rows = loop(chatty(), run, ["full", TE], max_turns=9)
+    full, te = rows["cells"]
+    assert (full["end_reason"], full["turns"], full["seed_turns"], full["recorded_turns"]) == ("answered", 4, 2, 3)
+    assert (full["answer"], full["answer_scorer"], full["answer_correct"], full["answer_score"]) == (
+        (found, "contains", True, 1.0)
+    )
+    assert (full["calls"], full["calls_exact"], full["searches"], full["near_repeats"]) == (1, 1, 1, 0)
+    assert (te["end_reason"], te["turns"], te["answer_correct"], te["answer_score"]) == ("answered", 8, False, 0.0)
+    assert (te["calls"], te["calls_exact"], te["calls_searched"], te["calls_error"]) == (5, 1, 3, 1)
+    assert (te["searches"], te["repeated_searches"], te["near_repeats"], te["repeated_calls"]) == (4, 2, 2, 1)
+    assert te["generated_tokens"] == sum(map(len, [*asks, "Lima."]))
+    turns = [row for row in rows["turn_metrics"] if row["policy"] == TE]
+    assert [row["turn"] for row in turns] == list(range(8))
+    assert [row.get("reply") for row in turns] == [None, None, *["calls"] * 5, "answer"]
+    assert [row.get("said") for row in turns][2:] == [*asks, "Lima."]
+    assert te["kv_tokens_peak"] == max(row["kv_tokens_peak"] for row in turns)
+    assert te["kv_tokens_final"] == turns[-1]["kv_tokens"] < te["logical_tokens"]
+    assert (full["probes"], te["probes"], len(rows["probes"])) == (1, 1, 2)
+    assert all("age_turns" not in row for row in rows["probes"])
+
+
+def test_what_the_model_did_is_judged_with_what_was_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, {"full": [BROKEN] * 3})
+    (cell,) = loop(chatty(), recorded(), ["full"])["cells"]
+    assert (cell["end_reason"], cell["answer"], cell["answer_correct"]) == ("no_action", None, False)
+    assert cell["no_op_accuracy"] == 0.0
+
+
+def test_a_policy_that_fails_is_a_row_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such head")
+
+    monkeypatch.setattr(TokenEvictionState, "choose", broken)
+    rows = loop(chatty(), sample(), ["full", TE, "truncate(keep=0.3)"], most=6, max_turns=4)
+    assert [cell["status"] for cell in rows["cells"]] == ["ok", "failed", "ok"]
+    assert "RuntimeError: no such head" in rows["cells"][1]["error"]
+    assert {row["policy"] for row in rows["turn_metrics"]} == {"full", "truncate(keep=0.3)"}
+
+
+def test_what_exceeds_the_window_is_skipped_or_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = chatty()
+    scripted(monkeypatch, {"full": ["Search: home of Sophie"] * 99})
+    short = replace(model, max_positions=1200)
+    run = replace(sample(), probes=(PROBE,))
+    (cell,) = loop(short, run, ["full"], max_turns=50)["cells"]
+    assert (cell["status"], cell["end_reason"], cell["answer"]) == ("ok", "window", None)
+    assert cell["logical_tokens"] <= 1200
+    assert cell["probes"] == 1, "room for the probes was kept"
+    (cell,) = loop(replace(model, max_positions=150), run, ["full"])["cells"]
+    assert cell["status"] == "skipped"
+    assert cell["error"].startswith("trajectory s, 2 recorded turns and room for its probes: the session would have")
+
+
+def test_identities_differ_by_settings_and_trace_set() -> None:
+    model = Forward(chatty())
+    speech = Speech(9, 0.0, 0)
+    spelled = {
+        Loop(model, runs, GRAMMARS, settings, speech).spelled
+        for runs in ([sample()], [sample(), recorded()])
+        for settings in (Closed(2, None), Closed(1, None), Closed(2, 9))
+    }
+    assert len(spelled) == 6
