@@ -58,8 +58,8 @@ class Gpu:
     usable_source: str = "measured: device total as an engine reports it"
     overlap: Mapping[str, float] = field(default_factory=lambda: {"bf16": 3.0, "fp8": 1.25})
     attention_io: float = 0.45
-    expert_matmul: float = 0.5
-    expert_floor_s: float = 40e-6
+    expert_matmul: float = 0.476
+    expert_floor_s: float = 35.4e-6
     layer_s: float = LAYER_S
     link_bandwidth: float = PCIE_5
     link_source: str = "assumed: 80 % of PCIe 5 × 16"

@@ -32,6 +32,8 @@ NUMBERS = {  # key → (field, units of the field in one of the key's, lowest, h
     "prefill_attention_efficiency": ("prefill_attention", 1.0, 0.01, 1.0),
     "attention_floor_us": ("attention_floor_s", 1e-6, 0.0, 10_000.0),
     "attention_io_efficiency": ("attention_io", 1.0, 0.01, 10.0),
+    "expert_matmul_efficiency": ("expert_matmul", 1.0, 0.01, 1.0),
+    "expert_floor_us": ("expert_floor_s", 1e-6, 0.0, 10_000.0),
     "layer_us": ("layer_s", 1e-6, 0.0, 10_000.0),
     "host_link_gb_s": ("link_bandwidth", 1e9, 0.5, 2000.0),
     "host_step_ms": ("host_step_s", 1e-3, 0.0, 1000.0),

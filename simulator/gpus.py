@@ -2,8 +2,9 @@
 
 Efficiencies of the A100, H100, H200 and L40S are fitted to operator tables measured under vLLM 0.24.0 (A100: 0.14.0),
 those of the RTX parts to a profile of Llama-3.1-8B's layers under vLLM 0.19.0; `calibration/operators` finds them
-again. The other parts borrow the figures of the nearest measured one. fp8 never reaches twice bf16. Peaks are dense:
-data sheets like to print twice as much, with sparsity.
+again. Fused mixtures of experts were measured on the A100 and the H100: the other parts borrow the latter's figures.
+Parts without any table borrow those of the nearest that has one. fp8 never reaches twice bf16. Peaks are dense: data
+sheets like to print twice as much, with sparsity.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ A100 = Gpu(
     prefill_attention=0.576,
     attention_io=0.445,
     attention_floor_s=17.4e-6,
+    expert_matmul=0.34,
+    expert_floor_s=24.6e-6,
     all_reduce_s=_us(
         {
             2: (5.0, 6.6, 10.7, 25.2, 126.3, 388.5, 1427.6),

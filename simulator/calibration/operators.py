@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..cost import EXPERT_OVERLAP
 from ..gpu import Gpu, Points
 from ..gpus import SIZES
 from .fit import Bounds, Predict, fit, held_out
@@ -61,6 +62,8 @@ def possible(rows: Rows, gpu: Gpu) -> np.ndarray:
         peak[np.char.startswith(rows.dtype.astype(str), "fp8")] = gpu.flops["fp8"]
     computed = rows.flops / seconds <= SLACK * peak
     moved = (rows.bytes < CACHE_BYTES) | (rows.bytes / seconds <= SLACK * gpu.bandwidth)
+    if rows.kind == "mixture":  # uneven routing touches fewer experts than are counted
+        moved = np.full(len(rows), True)
     return fine & computed & moved
 
 
@@ -75,7 +78,7 @@ def fit_operators(tables: Iterable[Rows], gpu: Gpu) -> OperatorFit:
         dropped[rows.kind] = dropped.get(rows.kind, 0) + int((~mask).sum())
         kinds.setdefault(rows.kind, []).append(rows.where(mask))
     figures: list[Figure] = []
-    for kind, finder in (("matmul", _products), ("prefill", _prefill), ("decode", _decode)):
+    for kind, finder in (("matmul", _products), ("mixture", _mixtures), ("prefill", _prefill), ("decode", _decode)):
         if kind in kinds:
             figures += finder(joined(kinds[kind]), gpu)
     found = _applied(gpu, figures)
@@ -124,6 +127,19 @@ def _products(rows: Rows, gpu: Gpu) -> list[Figure]:
         bounds = {"matmul": _SHARE, "streaming": _SHARE, "overlap": (3.0, 1.0, 8.0), "matmul_floor_s": _FLOOR}
         out += _figures(of, predict, bounds, dtype)
     return out
+
+
+def _mixtures(rows: Rows, gpu: Gpu) -> list[Figure]:
+    """As products, in bf16: experts are streamed as weights are, their operations have a peak of their own."""
+    of = rows.where((rows.dtype == "bf16") & (rows.detail["num_tokens"] <= TOKENS))
+    p = EXPERT_OVERLAP
+    operations, moved = of.flops / gpu.flops["bf16"], of.bytes / (gpu.bandwidth * gpu.streaming["bf16"])
+    floor_s = 2 * gpu.matmul_floor_s["bf16"]  # two of a layer's products are inside
+
+    def predict(v: Mapping[str, float]) -> np.ndarray:
+        return floor_s + v["expert_floor_s"] + ((operations / v["expert_matmul"]) ** p + moved**p) ** (1 / p)
+
+    return _figures(of, predict, {"expert_matmul": _SHARE, "expert_floor_s": (3e-5, 0.0, 1e-3)}, None)
 
 
 def _prefill(rows: Rows, gpu: Gpu) -> list[Figure]:

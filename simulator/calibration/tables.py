@@ -24,7 +24,7 @@ DTYPES = {"bfloat16": "bf16", "float16": "bf16", "half": "bf16", "fp16": "bf16",
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one operation: `matmul`, `prefill`, `decode` (attention) or `all_reduce`.
+    """Rows of one operation: `matmul`, `mixture` (of experts), `prefill`, `decode` (attention) or `all_reduce`.
 
     `flops` and `bytes` are the least that the operation needs (bytes of an all-reduce: the message); `detail` holds the
     numbers of the shape that tell regimes apart.
@@ -105,7 +105,10 @@ def _dtypes(values: np.ndarray) -> np.ndarray:
 
 
 def _sizes(dtype: np.ndarray) -> np.ndarray:
-    return np.where(np.char.startswith(dtype.astype(str), "fp8"), 1.0, 2.0)
+    """Bytes per weight; of four-bit formats with a scale for every 32."""
+    names = dtype.astype(str)
+    four = np.char.find(names, "4") >= 0
+    return np.where(four, 4.25 / 8, np.where(np.char.startswith(names, "fp8"), 1.0, 2.0))
 
 
 def matmul_rows(m: Any, n: Any, k: Any, dtype: np.ndarray, seconds: np.ndarray) -> Rows:
@@ -139,6 +142,20 @@ def _attention(columns: Columns, _: Geometry | None) -> list[Rows]:
     ones = rows.where(decode)
     found.append(Rows("decode", ones.dtype, ones.flops, ones.bytes, ones.seconds, ones.detail))
     return [part for part in found if len(part)]
+
+
+def _mixtures(columns: Columns, _: Geometry | None) -> list[Rows]:
+    """aiconfigurator: a fused mixture of experts; ms. Only whole ones: experts on other GPUs are another operation.
+
+    Bytes are those of the experts that the tokens touch if evenly routed.
+    """
+    c = {name: columns[name].astype(float) for name in _MIXTURE}
+    dtype = _dtypes(columns["moe_dtype"])
+    one = 3.0 * c["hidden_size"] * c["inter_size"] / c["moe_tp_size"]
+    touched = c["num_experts"] * (1.0 - (1.0 - c["topk"] / c["num_experts"]) ** c["num_tokens"])
+    flops = 2.0 * one * c["topk"] * c["num_tokens"]
+    rows = Rows("mixture", dtype, flops, touched * one * _sizes(dtype), columns["latency"] * 1e-3, c)
+    return [rows.where(c["moe_ep_size"] == 1)]
 
 
 def _custom_all_reduce(columns: Columns, _: Geometry | None) -> list[Rows]:
@@ -252,11 +269,15 @@ def _known(geometry: Geometry | None) -> Geometry:
 
 
 _ATTENTION = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "step")
+_MIXTURE = (
+    "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size",
+)  # fmt: skip
 Reader = Callable[[Columns, Geometry | None], list[Rows]]
 # Whole steps and whole servers have no reader here: `steps` and `ends` read them.
 FORMATS: dict[str, tuple[frozenset[str], Reader | None]] = {
     "matrix products": (frozenset({"gemm_dtype", "m", "n", "k", "latency"}), _kernels),
     "attention": (frozenset({*_ATTENTION, "op_name", "kv_cache_dtype", "latency"}), _attention),
+    "mixtures": (frozenset({*_MIXTURE, "moe_dtype", "latency"}), _mixtures),
     "all-reduce": (frozenset({"num_gpus", "message_size", "latency", "backend"}), _custom_all_reduce),
     "collectives": (frozenset({"op_name", "nccl_dtype", "num_gpus", "message_size", "latency"}), _collectives),
     "all-reduce by machine": (

@@ -110,6 +110,8 @@ def test_the_shipped_figures_come_out_of_the_measured_tables(name, shared_data):
     paths = [folder / file for file in (*files, f"{reduce}.custom_allreduce_perf.parquet")]
     if not all(path.is_file() for path in paths):
         pytest.skip(f"no operator tables of {name} in the shared data")
+    experts = folder / f"{plain}.moe_perf.parquet"
+    paths += [experts] if experts.is_file() else []
     shipped = GPUS[name]
     found = fit_operators([rows for path in paths for rows in operator_rows(read_table(path), None)], shipped)
     assert sum(found.dropped.values()) == 0, "these tables were chosen because they can be true"
@@ -118,8 +120,8 @@ def test_the_shipped_figures_come_out_of_the_measured_tables(name, shared_data):
         value = value[figure.dtype] if figure.dtype else value
         slack = 0.1e-6 if figure.field.endswith("floor_s") else 0.006
         assert figure.value == pytest.approx(value, rel=TOLERANCE, abs=slack), (figure.field, figure.dtype)
-        assert figure.held_out_error < worst
-    assert len(found.figures) == 4 * len(shipped.flops) + 4
+        assert figure.held_out_error < (0.26 if figure.field.startswith("expert") else worst)
+    assert len(found.figures) == 4 * len(shipped.flops) + 4 + 2 * experts.is_file()
     for tp in (2, 4, 8):
         assert [t for _, t in found.gpu.all_reduce(tp)] == pytest.approx(
             [t for _, t in shipped.all_reduce(tp)], rel=0.02

@@ -60,6 +60,16 @@ def test_a_decode_reads_what_is_held_or_the_window(tmp_path):
     assert window.bytes.item() == 2 * 2 * 128 * 2 * 64 * 2
 
 
+def test_a_mixture_touches_the_experts_that_even_routing_would(tmp_path):
+    shape = {"hidden_size": 10, "inter_size": 8, "topk": 2, "num_experts": 16, "moe_tp_size": 2, "latency": 1.0}
+    columns = {name: [value] * 3 for name, value in shape.items()}
+    columns |= {"num_tokens": [1, 1000, 1], "moe_ep_size": [1, 1, 4], "moe_dtype": ["bfloat16", "w4a16_mxfp4", "fp8"]}
+    (rows,) = operator_rows(read_table(written(tmp_path, columns)), None)
+    one = 3 * 10 * 8 / 2
+    assert rows.flops.tolist() == [2 * one * 2, 2 * one * 2 * 1000], "experts on other GPUs are left out"
+    assert rows.bytes.tolist() == pytest.approx([2 * one * 2, 16 * one * 4.25 / 8])
+
+
 def test_all_reduces_count_elements_and_only_those_in_a_graph_are_taken(tmp_path):
     path = written(
         tmp_path,
