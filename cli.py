@@ -18,6 +18,7 @@ FOLDERS = (
     "kvmill.replay.commands",
     "kvmill.replay.judges.commands",
     "kvmill.simulator.commands",
+    "kvmill.simulator.calibration.commands",
     "kvmill.dashboard.commands",
     "kvmill.benchmarks.commands",
 )

@@ -6,11 +6,25 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ..console import table
 from ..errors import UserError, unknown
 from .gpu import Gpu
 from .gpu_file import read_calibration, read_gpu
 from .gpus import GPUS
 
+COLUMNS = {
+    "gpu": "GPU",
+    "usable_gib": "GiB",
+    "bandwidth_gb_s": "GB/s",
+    "bf16_tflops": "bf16 TFLOPS",
+    "fp8_tflops": "fp8",
+    "bf16_matmul": "reached",
+    "fp8_matmul": "fp8",
+    "decode_attention": "cache read",
+    "price_per_hour": "USD/h",
+    "price_source": "price",
+    "efficiency_source": "efficiencies",
+}
 VARIABLE = "KVMILL_GPUS"  # TOML files, or folders of them, separated as in PATH
 
 
@@ -70,3 +84,8 @@ def gpu_row(gpu: Gpu) -> dict[str, Any]:
         "all_reduce_source": gpu.all_reduce_source,
         "link_source": gpu.link_source,
     }
+
+
+def gpus_text(rows: list[dict[str, Any]]) -> str:
+    """The GPUs as a table; sources in words."""
+    return table(rows, COLUMNS)

@@ -1,4 +1,4 @@
-"""`kvmill calibrate`."""
+"""`kvmill calibrate | gpus`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ...console import answer, guarded
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verbs."""
     app.command("calibrate")(calibrate_command)
+    app.command("gpus")(gpus_command)
 
 
 @guarded
@@ -31,3 +32,14 @@ def calibrate_command(
 
     found = calibrate(tables, gpu, model=model, tp=tp, dtype=dtype, engine=engine, out=out)
     answer(found, as_json, lambda: calibrate_text(found))
+
+
+@guarded
+def gpus_command(
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object on stdout")] = False,
+) -> None:
+    """The known GPUs, your own among them (KVMILL_GPUS), and what of them was not measured."""
+    from ..hardware import gpu_rows, gpus_text
+
+    rows = gpu_rows()
+    answer({"gpus": rows}, as_json, lambda: gpus_text(rows))
