@@ -139,15 +139,19 @@ def targets(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"what": w, "value": value, "at_most": most, "met": value <= most} for w, value, most in out]
 
 
-def figures(rows: list[dict[str, Any]], busy: float | None) -> dict[str, Any]:
-    """The rows with what they were measured on. `busy`: cores that others used just before."""
-    from kvmill.benchmarks.machine import processor
+def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rows with what they were measured on, and how many cores others used just after.
+
+    `machine` loads torch: before the processes that are measured it would count as their memory, since a process begins
+    with the peak of the one that it comes from.
+    """
+    from kvmill.benchmarks.machine import other_cores, processor
 
     return {
         "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {name: version(name) for name in PACKAGES},
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "other_cores": busy,
+        "other_cores": other_cores(),
         "targets": targets(rows),
         "rows": rows,
     }
@@ -166,9 +170,6 @@ def main() -> None:
     if asked.one:
         print(json.dumps(plain(one(asked.one[0], asked.one[1], int(asked.one[2])))))
         return
-    from kvmill.benchmarks.machine import other_cores
-
-    busy = other_cores()
     sizes = [int(size) for size in asked.sizes.split(",")]
     jobs = [("agents", "full", size) for size in sizes] + [("agents", TE, size) for size in sizes[:-1] or sizes]
     jobs += [("requests", "full", asked.requests)] if asked.requests else []
@@ -179,7 +180,7 @@ def main() -> None:
     if asked.replications:
         note("a plan of three policies")
         rows.append(planned(asked.replications))
-    found = figures(rows, busy)
+    found = figures(rows)
     if asked.write:
         FIGURES.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
         PAGE.write_text(page(PAGE.read_text(), found))

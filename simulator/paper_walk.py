@@ -81,8 +81,9 @@ def means_of(plans: Sequence[SessionPlan], decodes: Decodes, cost: CostModel, st
 
 def rate(means: Means, cost: CostModel, batch: float, stopped_s: float) -> float:
     """Sessions per hour while `batch` sequences decode, but for `stopped_s` seconds of each session."""
-    whole = max(1, round(batch))
-    step = cost.fixed_s(whole) + cost.decode_attention_s(whole, whole * means.decoding)
+    low = max(1, int(batch))
+    first, second = (cost.fixed_s(n) + cost.decode_attention_s(n, n * means.decoding) for n in (low, low + 1))
+    step = first + max(0.0, batch - low) * (second - first)
     return HOUR_S / (means.tokens * step / batch + stopped_s)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from worlds import SLOS, TE, closed, deployment, scenario, sessions
@@ -128,6 +130,18 @@ def test_each_line_counts_one_thing_more():
     assert quiet["prefill"]["sessions_per_hour"] == quiet["compaction"]["sessions_per_hour"], "full compacts nothing"
     waiting = quiet["waits"]["sessions_per_hour"]
     assert waiting == pytest.approx(quiet["compaction"]["sessions_per_hour"], rel=0.01)
+
+
+def test_a_larger_batch_never_serves_less():
+    decodes = Decodes.of(plans_of(uniform()))
+    means = means_of(plans_of(uniform()), decodes, COST, 0, 16)
+    rates = [rate(means, COST, batch, 0.0) for batch in np.linspace(0.5, 40, 200)]
+    assert all(one < two for one, two in itertools.pairwise(rates))
+    assert rate(means, COST, 16, 0.0) == pytest.approx(3600 * 16 / (means.tokens * step_of(16, means.decoding)))
+
+
+def step_of(batch: int, rows: float) -> float:
+    return COST.fixed_s(batch) + COST.decode_attention_s(batch, batch * rows)
 
 
 def test_kept_caches_fill_the_pool_by_littles_law():

@@ -1,0 +1,85 @@
+"""The simulator's benchmark measures what it says, and its kept figures hold what is promised."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvmill.benchmarks import simulator as bench
+from kvmill.benchmarks.pages.simulator import HEAD, page
+
+
+def test_agents_have_25_turns_and_fill_16_replicas() -> None:
+    asked, replicas = bench.scenario("agents", "full", 15_000)
+    assert replicas == 16
+    assert asked.turns == 10_000
+    assert {asked.plan_of(i).turns for i in asked.positions.usable} == {25}
+    assert len(asked.positions.usable) == len(asked.load.sessions), "every session fits the window"
+
+
+def test_single_requests_have_one_turn() -> None:
+    asked, replicas = bench.scenario("requests", "full", 1000)
+    assert replicas == 1
+    assert [asked.plan_of(i).turns for i in asked.positions.usable] == [1]
+
+
+def test_every_size_is_simulated_in_its_own_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    figures, text = tmp_path / "simulator.json", tmp_path / "simulator.md"
+    text.write_text(f"# Before\n\nKept.\n\n{HEAD}\n\nOld figures.\n")
+    monkeypatch.setattr(bench, "FIGURES", figures)
+    monkeypatch.setattr(bench, "PAGE", text)
+    asked = ["--sizes", "600,1200", "--requests", "300", "--replications", "0", "--json", "--write"]
+    monkeypatch.setattr(sys, "argv", ["bench", *asked])
+    bench.main()
+    found = json.loads(capsys.readouterr().out)
+    assert json.loads(figures.read_text()) == found
+    rows = found["rows"]
+    assert [(row["what"], row["policy"]) for row in rows] == [
+        ("agents", "full"),
+        ("agents", "full"),
+        ("agents", bench.TE),
+        ("requests", "full"),
+    ]
+    for row, wanted in zip(rows, (600, 1200, 600, 300), strict=True):
+        assert row["turns"] == pytest.approx(wanted, rel=0.35), "the horizon is set at a nominal speed"
+        assert row["ms_per_turn"] == pytest.approx(row["cpu_s"] / row["turns"] * 1e3)
+        assert 20 << 20 < row["peak_rss_bytes"] < 300 << 20, "no torch in it"
+    assert {target["what"] for target in found["targets"]} >= {"ms per turn, full"}
+    assert text.read_text().startswith(f"# Before\n\nKept.\n\n{HEAD}\n")
+    assert "Old figures" not in text.read_text()
+    assert f"| {rows[0]['turns']:,} |" in text.read_text()
+    assert "at most 0.1" in text.read_text()
+    assert "ms/turn" in bench.shown(found)
+
+
+def test_targets_are_those_of_the_design() -> None:
+    def row(turns: int, ms: float) -> dict[str, object]:
+        return {"what": "agents", "policy": "full", "turns": turns, "ms_per_turn": ms}
+
+    found = {t["what"]: t for t in bench.targets([row(10_000, 0.05), row(1_000_000, 0.13)])}
+    assert not found["ms per turn, full"]["met"]
+    assert not found["seconds of a million turns, full"]["met"], "130 s"
+    assert not found["ms per turn at the most turns over that at the fewest, full"]["met"]
+    assert all(t["met"] for t in bench.targets([row(10_000, 0.05), row(1_000_000, 0.05)]))
+
+
+def test_a_page_without_the_section_is_refused() -> None:
+    with pytest.raises(ValueError, match="no section"):
+        page("# Nothing\n", {})
+
+
+def test_the_figures_that_are_kept_hold_what_is_promised() -> None:
+    found = json.loads(bench.FIGURES.read_text())
+    agents = [row for row in found["rows"] if row["what"] == "agents"]
+    assert max(row["turns"] for row in agents) > 900_000
+    assert all(row["ms_per_turn"] <= bench.TARGET_MS for row in agents)
+    assert all(target["met"] for target in found["targets"])
+    full = sorted((row for row in agents if row["policy"] == "full"), key=lambda row: row["turns"])
+    per_turn = (full[-1]["peak_rss_bytes"] - full[0]["peak_rss_bytes"]) / (full[-1]["turns"] - full[0]["turns"])
+    assert per_turn < 250, "bytes kept per turn: its row, and what an array that grows takes beside it"
+    assert page(bench.PAGE.read_text(), found) == bench.PAGE.read_text()
