@@ -47,6 +47,10 @@ class DecodeSet:
         """Rows that a sequence holds now."""
         return session.plan.rows(session.turn) - (session.finish - self.counter)
 
+    def held(self, session: Live) -> int:
+        """Blocks of a running session now, whether it decodes or not."""
+        return session.blocks if session.finish < 0 else session.plan.blocks(session.turn, self.rows_of(session))
+
     def advance(self, steps: int) -> None:
         """`steps` have passed."""
         self.rows += self.count * steps

@@ -2,9 +2,9 @@
 
 Each step gives every decoding sequence one token, then the rest of the token budget to chunked prefills, first come,
 first served; a request is admitted when the blocks of its whole prefill are there. When a decode step finds no
-block, idle sessions are evicted, then the youngest running request is preempted and recomputed later. Stretches of
-decode steps in which nothing changes are one event with closed-form sums; `jump=False` steps through them instead,
-with the same events. Compaction runs inline: it lengthens the step that ends the prefill.
+block, idle sessions are evicted, then the youngest running request is preempted and comes back later (`residency`).
+Stretches of decode steps in which nothing changes are one event with closed-form sums; `jump=False` steps through them
+instead, with the same events. Compaction inline lengthens the step that ends the prefill.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Replica:
                 self.meter.grew(self.decodes.growth(steps), self.pool, span)
                 self.advance(steps)
             if self.checking:
-                self.pool.check(sum(self.held(session) for session in self.running))
+                self.pool.check(sum(self.decodes.held(session) for session in self.running))
                 self.cache.host.check()
 
     # -- one step ------------------------------------------------------------------------------------------
@@ -316,12 +316,6 @@ class Replica:
         self.preemptions += 1
         self.waiting.appendleft(session)
         self.note("preempt", session)
-
-    def held(self, session: Live) -> int:
-        """Blocks of a running session now, for the conservation check."""
-        if session.finish < 0:
-            return session.blocks
-        return session.plan.blocks(session.turn, self.decodes.rows_of(session))
 
     # -- the books -----------------------------------------------------------------------------------------
 
