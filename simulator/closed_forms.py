@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 
 def birth_death(births: Callable[[int], float], deaths: Callable[[int], float], most: int) -> tuple[float, float]:
@@ -42,12 +45,63 @@ def batching_closed(agents: int, think_s: float, step_s: float, sequence_s: floa
     return flow
 
 
+def waiting_probability(servers: int, offered: float) -> float:
+    """Erlang's C: the share of arrivals that wait in an M/M/c queue offered `offered` = rate · service < c."""
+    term, total = 1.0, 0.0
+    for k in range(servers):
+        total += term
+        term *= offered / (k + 1)
+    last = term * servers / (servers - offered)
+    return last / (total + last)
+
+
+def many_servers(rate: float, mean_s: float, servers: int) -> float:
+    """Mean time in an M/M/c queue: service + C/(c·μ − λ)."""
+    return mean_s + waiting_probability(servers, rate * mean_s) / (servers / mean_s - rate)
+
+
 def single_server(rate: float, mean_s: float, cv2: float) -> float:
     """Mean time in an M/G/1 queue: service + ρ(1 + cv²)/(2(1 − ρ)) · service (Pollaczek-Khinchine)."""
     load = rate * mean_s
     return mean_s * (1 + load * (1 + cv2) / (2 * (1 - load)))
 
 
+def recent_wait(rate: float, law: Sequence[tuple[float, float]], customers: int) -> float:
+    """Mean wait in an M/G/1 queue that was empty `customers` arrivals ago: Σ_{k ≤ customers} E[(S_k)⁺]/k (Spitzer).
+
+    S_k = k services less k exponential gaps of mean 1/rate. `law`: (seconds, share) of the service, two values at most.
+    """
+    from scipy.special import gammainc, gammaln
+
+    (short, share), (long, other) = (*law, (0.0, 0.0))[:2]
+    total = 0.0
+    for k in range(1, customers + 1):
+        j = np.arange(k + 1) if other else np.array([0])
+        chance = np.ones(1)
+        if other:
+            chance = np.exp(
+                gammaln(k + 1) - gammaln(j + 1) - gammaln(k - j + 1) + j * math.log(other) + (k - j) * math.log(share)
+            )
+        served = (k - j) * short + j * long
+        # E[(t − Γ)⁺] for Γ the sum of k gaps: t·P(Γ_k < t) − k/rate·P(Γ_{k+1} < t)
+        excess = served * gammainc(k, rate * served) - k / rate * gammainc(k + 1, rate * served)
+        total += float(chance @ excess) / k
+    return total
+
+
 def processor_sharing(rate: float, mean_s: float) -> float:
     """Mean time in an M/G/1 processor-sharing queue: service/(1 − ρ), whatever the law of the service."""
     return mean_s / (1 - rate * mean_s)
+
+
+def mean_value(agents: int, think_s: float, service_s: float) -> tuple[float, float]:
+    """(turns per second, mean time of a turn) of `agents` that think and share one server, by mean-value analysis.
+
+    R(n) = S·(1 + Q(n − 1)), X(n) = n/(Z + R(n)), Q(n) = X(n)·R(n); exact for processor sharing and any laws.
+    """
+    queue = rate = time = 0.0
+    for n in range(1, agents + 1):
+        time = service_s * (1 + queue)
+        rate = n / (think_s + time)
+        queue = rate * time
+    return rate, time

@@ -25,6 +25,7 @@ from .workload import Workload, assemble
 
 Identity = tuple[str, float, float, float]
 AGENTS = 40
+TE = "te(proxy=assistant,delay=1,keep=0.2)"
 
 
 def exact_checks() -> Iterable[Identity]:
@@ -32,7 +33,6 @@ def exact_checks() -> Iterable[Identity]:
     yield from lone_requests()
     yield from jumping()
     yield from keeping_all()
-    yield from little()
     yield from overload()
 
 
@@ -43,31 +43,38 @@ def crowded(pool_tokens: int, **fields: Any) -> Deployment:
     return replace(plain, activation_gib=plain.activation_gib + spare)
 
 
-def crowd(tool: float = 400.0, out: float = 200.0, agents: int = AGENTS) -> Workload:
-    """Agents with log-normal lengths and waits that ask for more blocks than `crowded` has."""
+def crowd(tool: float = 400.0, out: float = 200.0, agents: int = AGENTS, groups: int = 1) -> Workload:
+    """Agents with log-normal lengths and waits that ask for more blocks than `crowded` has.
+
+    Their prefixes are shared within each of `groups` groups.
+    """
     rng = np.random.default_rng(7)
     specs = []
-    for _ in range(AGENTS):
+    for number in range(AGENTS):
         count = int(rng.integers(1, 16))
         tools = np.ceil(tool * np.exp(rng.standard_normal(count))).astype(int).tolist()
         outs = np.ceil(out * np.exp(rng.standard_normal(count))).astype(int).tolist()
         waits = tuple(np.exp(rng.standard_normal(count)).tolist())
-        specs.append(SessionSpec(assemble(1024, outs, tools), waits, shared=512))
+        specs.append(SessionSpec(assemble(1024, outs, tools), waits, shared=512, group=number % groups))
     return Workload("crowd", tuple(specs), agents=agents)
 
 
-def record(
-    policy: str, deployment: Deployment, load: Workload, turns: int = 500, **options: Any
-) -> tuple[list[Any], Fleet]:
-    """(log of events, fleet) of a short run on two replicas, blocks counted after every step."""
-    scenario = Scenario(load, policy, deployment, turns=turns)
-    log: list[Any] = []
+def small_fleet(
+    policy: str, place: Deployment, load: Workload, turns: int = 500, law: Law | None = None, **options: Any
+) -> tuple[Fleet, float]:
+    """(two replicas that have not run yet, seconds to run them for), blocks counted after every step."""
+    scenario = Scenario(load, policy, place, turns=turns, law=law.cost() if law else None)
     fleet = Fleet(
-        load, scenario.positions, scenario.plan_of, deployment, scenario.cost, 2, 0, check=True, log=log, **options
+        scenario.load, scenario.positions, scenario.plan_of, place, scenario.cost, 2, 0, check=True, **options
     )
-    fleet.env.run(until=scenario.horizon_s()[1])
-    for replica in fleet.replicas:
-        replica.account()
+    return fleet, scenario.horizon_s()[1]
+
+
+def record(policy: str, place: Deployment, load: Workload, **options: Any) -> tuple[list[Any], Fleet]:
+    """(log of events, fleet) of a short run."""
+    log: list[Any] = []
+    fleet, until = small_fleet(policy, place, load, log=log, **options)
+    fleet.env.run(until=until)
     return log, fleet
 
 
@@ -94,15 +101,25 @@ def lone_requests() -> Iterable[Identity]:
         yield f"{name}: seconds", ended[0], seconds, 1e-9 * seconds
 
 
+# What a crowd does to a pool too small for it: label, policy, tool and output lengths, pool tokens, deployment.
+JUMPS: tuple[tuple[str, str, tuple[float, float], int, dict[str, Any]], ...] = (
+    ("preempting", "full", (100, 600), 25_000, {}),
+    ("swapping", "full", (100, 600), 25_000, {"preemption": "swap"}),
+    ("evicting tails", "full", (800, 50), 30_000, {}),
+    ("reusing coarse blocks", "full", (800, 50), 30_000, {"coarse_tokens": 528}),
+    ("expiring", "full", (800, 50), 30_000, {"retention": "ttl:1.5"}),
+    ("offloading", "full", (800, 50), 30_000, {"retention": "offload", "host_gib": 4.0}),
+    ("compacting", TE, (800, 100), 12_000, {}),
+    ("compacting beside", TE, (400, 300), 25_000, {"compaction": "beside"}),
+    ("compacting, offloading", TE, (800, 100), 12_000, {"retention": "offload"}),
+)
+
+
 def jumping() -> Iterable[Identity]:
-    """Jumped ≡ stepped, in a pool that preempts and in one that evicts; blocks are conserved after every step."""
-    te = "te(proxy=assistant,delay=1,keep=0.2)"
-    for label, policy, load, pool in (
-        ("preempting", "full", crowd(100, 600), 25_000),
-        ("evicting", "full", crowd(800, 50), 30_000),
-        ("compacting", te, crowd(800, 100), 12_000),
-    ):
-        (fast, one), (slow, two) = (record(policy, crowded(pool), load, jump=jump) for jump in (True, False))
+    """Jumped ≡ stepped, in pools that preempt, evict and offload; blocks are conserved after every step."""
+    for label, policy, (tool, out), pool, fields in JUMPS:
+        load, place = crowd(tool, out, groups=2), crowded(pool, **fields)
+        (fast, one), (slow, two) = (record(policy, place, load, jump=jump) for jump in (True, False))
         equal = sum(a[:-1] == b[:-1] for a, b in zip(fast, slow, strict=False))
         yield f"jumped ≡ stepped, {label}: equal events", equal, max(len(fast), len(slow)), 0.0
         late = max(abs(a[-1] - b[-1]) / max(1e-9, b[-1]) for a, b in zip(fast, slow, strict=False))
@@ -121,21 +138,6 @@ def keeping_all() -> Iterable[Identity]:
         (plain, _), (kept, _) = record("full", crowded(pool), load), record(policy, crowded(pool), load)
         equal = sum(a == b for a, b in zip(plain, kept, strict=False))
         yield f"{policy} ≡ full: equal events", equal, max(len(plain), len(kept)), 0.0
-
-
-def little() -> Iterable[Identity]:
-    """∫ running dt, kept by the replicas, equals Σ (end − admission), taken from the log of events."""
-    log, fleet = record("full", crowded(25_000), crowd(100, 600))
-    running: dict[int, float] = {}
-    spent = 0.0
-    for event, agent, *_, now in log:
-        if event == "admit":
-            running[agent] = now
-        elif event in ("done", "preempt"):
-            spent += now - running.pop(agent)
-    spent += sum(fleet.env.now - since for since in running.values())
-    held = sum(replica.meter.batch_s for replica in fleet.replicas)
-    yield "Little's law on the sample path: request-seconds running", held, spent, 1e-9 * spent
 
 
 def overload() -> Iterable[Identity]:

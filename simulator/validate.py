@@ -1,33 +1,45 @@
-"""`validate`: the simulator against identities (exact), closed forms (interval) and measured memory (reality).
+"""`validate`: the simulator against identities (exact), closed forms (interval) and measured runs (reality).
 
 An *exact* check holds at any seed. An *interval* check passes when the truth lies inside the simulation's own
-interval from batch means, 99 % over all interval checks together (Bonferroni), and inside the stated limit.
+interval from batch means, 99 % over all interval checks together (Bonferroni), and that interval is narrow enough to
+be a test. A *reality* check compares with what was measured on machines.
 """
 
 from __future__ import annotations
 
-import math
+import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..console import table
-from .closed_forms import batching_closed, batching_open, processor_sharing, single_server
-from .identities import exact_checks
-from .laws import Law, closed_queue, open_queue
+from ..errors import unknown
+from .estimates import Estimate
+from .identities import Identity, exact_checks
+from .memory_reports import assumed_peaks, measured_peaks
+from .paper_table import table_checks
+from .queues import QUEUES, Queue
+from .reality.checks import reality_checks
+from .reality.sensitivity import sensitivity
+from .reality.shared import Comparison, Shared
+from .sample_path import sample_path_checks
+from .trends import trend_checks
 
-BATCHES = 30
-INTERVAL_CHECKS = 8
+KINDS = ("exact", "interval", "reality")
 FAMILY_ERROR = 0.01
-RELATIVE_LIMIT = 0.05
+Found = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison. `error` is relative for interval checks, absolute otherwise; it must not exceed `limit`."""
+    """One comparison: `passed` when `error` is at most `limit`, and for interval checks `limit` at most `asked`.
+
+    `error` is relative for interval and reality checks (signed in `signed`), absolute for exact ones.
+    """
 
     name: str
     kind: str
@@ -36,6 +48,8 @@ class Check:
     error: float
     limit: float
     passed: bool
+    asked: float | None = None
+    signed: float | None = None
 
 
 def absolute(name: str, kind: str, value: float, truth: float, limit: float = 0.0) -> Check:
@@ -44,118 +58,145 @@ def absolute(name: str, kind: str, value: float, truth: float, limit: float = 0.
     return Check(name, kind, value, truth, error, limit, error <= limit)
 
 
-def interval(name: str, samples: Sequence[float] | np.ndarray, truth: float) -> Check:
-    """A mean whose batch-means interval must hold the truth; `limit` is its half-width, 5 % of the truth at most."""
-    from scipy.special import stdtrit
-
-    values = np.asarray(samples, dtype=float)
-    size = len(values) // BATCHES
-    means = values[: size * BATCHES].reshape(BATCHES, size).mean(axis=1)
-    quantile = float(stdtrit(BATCHES - 1, 1 - FAMILY_ERROR / INTERVAL_CHECKS / 2))
-    half = quantile * float(means.std(ddof=1)) / math.sqrt(BATCHES) / truth
-    value = float(means.mean())
-    error = abs(value - truth) / truth
-    limit = min(half, RELATIVE_LIMIT)
-    return Check(name, "interval", value, truth, error, limit, error <= limit)
-
-
-def interval_checks(requests: int) -> Iterable[Check]:
-    """The limits of continuous batching that have closed forms."""
-    tokens = 200.0
-    one = Law(step_s=0.005, cap=1)
-    yield interval(
-        "M/G/1: one sequence at a time, load 0.5, mean time",
-        open_queue(one, 0.5, tokens, requests, seed=0).times,
-        single_server(0.5, tokens * 0.005, 1 - 1 / tokens),
+def measured(found: Comparison) -> Check:
+    """A measured value that is to be met."""
+    if found.error == "absolute":
+        return absolute(found.name, "reality", found.value, found.truth, found.limit)
+    signed = found.value / found.truth - 1
+    error = abs(signed)
+    return Check(
+        found.name, "reality", found.value, found.truth, error, found.limit, error <= found.limit, signed=signed
     )
-    share = Law(sequence_s=0.005, cap=256)
-    yield interval(
-        "processor sharing: step = b·n, load 0.5, mean time",
-        open_queue(share, 0.5, tokens, requests, seed=0).times,
-        processor_sharing(0.5, tokens * 0.005),
-    )
-    flat = Law(step_s=0.01, cap=100_000)
-    many = open_queue(flat, 10.0, tokens, requests, seed=0)
-    yield interval("M/G/∞: step constant, mean time", many.times, tokens * 0.01 + 0.01 / 2)
-    yield interval("M/G/∞: step constant, mean number present", many.present, 10.0 * (tokens * 0.01 + 0.01 / 2))
-    batch = Law(step_s=0.01, sequence_s=0.0002, cap=16)
-    for rate in (2.0, 4.0):
-        yield interval(
-            f"birth-death chain: step = a + b·n, 16 at once, {rate:g} requests/s, mean time",
-            open_queue(batch, rate, tokens, requests, seed=0).times,
-            batching_open(rate, 0.01, 0.0002, tokens, 16),
-        )
-    for agents in (16, 64):
-        yield interval(
-            f"birth-death chain, {agents} agents thinking 10 s, turns/s",
-            closed_queue(batch, agents, 10.0, tokens, requests, seed=0).rates,
-            batching_closed(agents, 10.0, 0.01, 0.0002, tokens, 16),
-        )
 
 
-def memory_checks() -> Iterable[Check]:
-    """GiB left for the cache on an H100, against vLLM's own reports: with its activation peak, and with ours."""
-    from .deployment import Deployment
-    from .hardware import find_gpu
-    from .models import find_geometry
-
-    gpu = find_gpu("h100")
-    for model, tp, dtype, activation, left in MEMORY_CASES:
-        geometry = find_geometry(model)
-        measured = Deployment(geometry, gpu, tp=tp, dtype=dtype, activation_gib=activation)
-        name = f"vLLM's memory report, {model} {dtype} TP {tp}, GiB for the cache"
-        yield absolute(f"{name}, its activation peak", "reality", measured.cache_gib(), left, 0.12)
-        assumed = Deployment(geometry, gpu, tp=tp, dtype=dtype)
-        yield absolute(f"{name}, ours", "reality", assumed.cache_gib(), left, 0.75)
+def interval(found: Estimate, family: int) -> Check:
+    """A mean whose interval must hold the truth, one of `family` such checks; `limit` is its half-width."""
+    value, half = found.interval(FAMILY_ERROR / family)
+    error, limit = abs(value / found.truth - 1), half / found.truth
+    passed = error <= limit <= found.widest
+    return Check(found.name, "interval", value, found.truth, error, limit, passed, found.widest)
 
 
-# H100-80 at utilisation 0.9, one GPU's share: model, tensor-parallel size, weights, activation peak GiB, cache GiB.
-MEMORY_CASES: tuple[tuple[str, int, str, float, float], ...] = (
-    ("llama-3.1-8b", 1, "bf16", 4.76, 51.38),
-    ("qwen3-0.6b", 1, "bf16", 5.56, 64.45),
-    ("qwen3-32b", 1, "bf16", 5.64, 4.45),
-    ("qwen3-32b", 2, "bf16", 5.64, 34.49),
-    ("llama-3.1-70b", 2, "fp8", 4.84, 32.0),
-)
+def interval_checks(share: float, workers: int, tick: Callable[[str], None]) -> list[Check]:
+    """All queues; `share` of the run lengths. Two processes at most: the figures do not depend on how many."""
+    found: list[Estimate] = []
+    for estimates in _spread(partial(Queue.run, share=share), QUEUES, workers):
+        found += estimates
+        tick(estimates[0].name)
+    return [interval(one, len(found)) for one in found]
 
 
-def validate(requests: int = 40_000, tick: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """`{passed, checks[{name, kind, value, truth, error, limit, passed}]}`, seed 0. `requests` per interval check."""
+def _spread(work: Callable[[Queue], list[Estimate]], queues: Sequence[Queue], workers: int) -> Iterable[list[Estimate]]:
+    if workers < 2:
+        yield from map(work, queues)
+        return
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(work, queues)
+
+
+def accounts() -> Iterable[Identity]:
+    """Memory as engines report it, and the paper's table from its own inputs."""
+    yield from measured_peaks()
+    yield from table_checks()
+
+
+def validate(
+    tick: Callable[[str], None] = lambda _: None,
+    *,
+    only: str | None = None,
+    data: Path | str | None = None,
+    share: float = 1.0,
+    workers: int = 1,
+) -> Found:
+    """`{passed, checks[{name, kind, value, truth, error, limit, passed, …}], skipped[{name, reason}], sensitivity[]}`.
+
+    Seed 0. `only`: one kind. `data`: a folder of recorded runs, by default what KVMILL_SHARED_DATA names; runs that
+    are not there are skipped with the reason. `share`: part of the interval checks' run lengths (wider intervals are
+    then asked for). UserError on an unknown kind, or a folder that is not there.
+    """
+    if only is not None and only not in KINDS:
+        raise unknown("kind of check", only, KINDS)
+    shared = Shared.find(data)
     checks: list[Check] = []
-    for name, value, truth, limit in exact_checks():
-        checks.append(absolute(name, "exact", value, truth, limit))
-        tick(name)
-    for check in chain(memory_checks(), interval_checks(requests)):
-        checks.append(check)
-        tick(check.name)
-    return {"passed": all(check.passed for check in checks), "checks": [asdict(check) for check in checks]}
+    swings: list[dict[str, Any]] = []
+    if only in (None, "exact"):
+        for name, value, truth, limit in chain(exact_checks(), sample_path_checks(), trend_checks(), measured_peaks()):
+            checks.append(absolute(name, "exact", value, truth, limit))
+            tick(name)
+    if only in (None, "interval"):
+        checks += interval_checks(share, workers, tick)
+    if only in (None, "reality"):
+        checks += [absolute(name, "reality", value, truth, limit) for name, value, truth, limit in assumed_peaks()]
+        for found in reality_checks(shared):
+            checks.append(measured(found))
+            tick(found.name)
+        swings = sensitivity(shared)
+    return {
+        "passed": all(check.passed for check in checks),
+        "checks": [asdict(check) for check in checks],
+        "skipped": [{"name": name, "reason": reason} for name, reason in shared.skipped],
+        "sensitivity": swings,
+        "share": share,
+    }
 
 
-def text(found: dict[str, Any]) -> str:
-    """The checks as a table, the verdict first."""
-    failed = sum(not check["passed"] for check in found["checks"])
-    head = f"{len(found['checks'])} checks, " + ("all passed" if found["passed"] else f"{failed} failed")
+def text(found: Found) -> str:
+    """The checks as a table, the verdict first; then what was skipped, and what the recorded runs rest on."""
     rows = [check | {"passed": "yes" if check["passed"] else "NO"} for check in found["checks"]]
     columns = ("name", "kind", "value", "truth", "error", "limit", "passed")
-    return f"{head}\n\n{table(rows, {name: name for name in columns})}"
+    parts = [verdict(found), table(rows, {name: name for name in columns})]
+    if found["skipped"]:
+        parts.append("\n".join(f"skipped: {row['name']}: {row['reason']}" for row in found["skipped"]))
+    if found["sensitivity"]:
+        parts.append(table([_swing(row) for row in found["sensitivity"]], {name: name for name in SWING}))
+    return "\n\n".join(parts)
+
+
+def verdict(found: Found) -> str:
+    """How many checks, and how many failed or were left out."""
+    failed = sum(not check["passed"] for check in found["checks"])
+    left = f"; {len(found['skipped'])} skipped" if found["skipped"] else ""
+    return f"{len(found['checks'])} checks, {f'{failed} failed' if failed else 'all passed'}{left}."
+
+
+SWING = ("run", "constant", "times", "TTFT", "TPOT", "E2E")
+
+
+def _swing(row: dict[str, Any]) -> dict[str, str]:
+    errors = {metric.upper(): f"{row[metric]:+.1%}" for metric in ("ttft", "tpot", "e2e")}
+    return {"run": row["run"], "constant": row["constant"] or "as it is", "times": f"{row['factor']:g}"} | errors
 
 
 HEAD = """# Validation of the simulator
 
-Printed by `kvmill validate --markdown`. *exact*: an identity of the engine, true at any seed. *interval*: a closed form
-that lies inside the simulation's own interval from 30 batch means (99 % over all interval checks together, seed 0; the
-limit is the half-width, 5 % of the truth at most). *reality*: a measured figure, with the stated tolerance in its unit.
+Printed by `kvmill validate --markdown`. *exact*: an identity of the engine, true at any seed; an order between runs of
+the same seeds; an account of memory. Its error is absolute. *interval*: a closed form that lies inside the simulation's
+own interval from 30 batch means (99 % over all interval checks together, seed 0; the limit is the half-width, 2 % of
+the truth at most, 5 % beyond a load of 0.9). *reality*: what was measured on real machines, simulated again.
 """
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(found: Found) -> str:
     """The same as a page of the documentation."""
-    failed = sum(not check["passed"] for check in found["checks"])
-    rows = [
-        f"| {c['name']} | {c['kind']} | {c['value']:.6g} | {c['truth']:.6g} | {c['error']:.2g} | {c['limit']:.2g} | "
+    checks = [
+        f"| {c['name']} | {c['kind']} | {c['value']:.6g} | {c['truth']:.6g} | {_error(c)} | {c['limit']:.2g} | "
         f"{'yes' if c['passed'] else 'NO'} |"
         for c in found["checks"]
     ]
-    verdict = f"{len(rows)} checks, {'all passed' if not failed else f'{failed} failed'}."
     head = ["| check | kind | value | truth | error | limit | passed |", "|---|---|---:|---:|---:|---:|---|"]
-    return "\n".join([HEAD, verdict, "", *head, *rows])
+    lines = [HEAD, verdict(found), "", *head, *checks]
+    if found["skipped"]:
+        lines += ["", *(f"- skipped: {row['name']}: {row['reason']}" for row in found["skipped"])]
+    if found["sensitivity"]:
+        lines += ["", SENSITIVITY_HEAD, "", "| " + " | ".join(SWING) + " |", "|---|---|---:|---:|---:|---:|"]
+        lines += ["| " + " | ".join(_swing(row).values()) + " |" for row in found["sensitivity"]]
+    return "\n".join(lines) + "\n"
+
+
+SENSITIVITY_HEAD = """## What the recorded runs rest on
+
+Signed errors of the means when one constant of the cost model is 20 % smaller or larger."""
+
+
+def _error(check: dict[str, Any]) -> str:
+    return f"{check['signed']:+.2g}" if check["signed"] is not None else f"{check['error']:.2g}"

@@ -1,0 +1,1 @@
+"""The simulator against runs recorded on real machines. The records are not part of the package."""
