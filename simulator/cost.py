@@ -9,7 +9,7 @@ tokens reads the experts that it is expected to touch: experts · (1 − (1 − 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,7 @@ class CostModel:
     reload_byte_s: float = 0.0
     error: float = HELD_OUT_ERROR
     error_source: str = ERROR_SOURCE
+    _fixed: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, deployment: Deployment, calibration: Calibration | None = None) -> CostModel:
@@ -116,9 +117,9 @@ class CostModel:
     def scaled(self, factor: float) -> CostModel:
         """Every second multiplied by `factor`: a machine slower or faster than the model says."""
         changed: dict[str, Any] = {
-            field.name: getattr(self, field.name) * factor
-            for field in fields(self)
-            if field.name.endswith("_s") and field.name != "reduce_s"
+            part.name: getattr(self, part.name) * factor
+            for part in fields(self)
+            if part.name.endswith("_s") and part.name != "reduce_s"
         }
         pieces = tuple((start, at * factor, more * factor) for start, at, more in self.reduce_s)
         return replace(self, reduce_s=pieces, **changed)
@@ -159,8 +160,11 @@ class CostModel:
 
     def fixed_s(self, decodes: int) -> float:
         """What every step of a pure decode stretch costs whatever the contexts: dense, all-reduce, host."""
-        host = self.host_s + self.host_sequence_s * decodes
-        return self.dense_s(decodes, decodes) + self.all_reduce_s(decodes) + host
+        known = self._fixed.get(decodes)
+        if known is None:
+            host = self.host_s + self.host_sequence_s * decodes
+            known = self._fixed[decodes] = self.dense_s(decodes, decodes) + self.all_reduce_s(decodes) + host
+        return known
 
     def decode_attention_s(self, decodes: int, rows: float) -> float:
         """Reading `rows` of K and V and the constant state of `decodes` sequences."""
@@ -183,7 +187,7 @@ class CostModel:
         Σ_i (rows + i·decodes) is steps·rows + decodes·steps·(steps − 1)/2.
         """
         read = steps * rows + decodes * steps * (steps - 1) / 2.0
-        return steps * (self.fixed_s(decodes) + self.decode_attention_s(decodes, 0.0)) + read * self.row_s
+        return steps * (self.fixed_s(decodes) + self.attention_floor_s + decodes * self.state_s) + read * self.row_s
 
     def steps_on_floor(self, decodes: int, rows: float) -> int:
         """Steps after which a stretch's closed sum would break: none here, as every term is linear in the rows."""
