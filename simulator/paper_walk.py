@@ -191,7 +191,7 @@ def _best(found: Sequence[Carried]) -> Carried:
 
 def _run(scenario: Scenario, agents: int, seed: int) -> Carried:
     """A fleet under a closed workload of so many agents; the sessions and their turns stay as they are."""
-    load = replace(scenario.load, agents=agents, rate=None)
+    load = replace(scenario.load, agents=agents, rate=None, burstiness=1.0, scale_load=1.0)
     closed = replace(scenario, workload=load, extra_turns=0.0, turns=TURNS, twin=scenario)
     results = [run_fleet(closed, FLEET, seed * 1000 + r) for r in range(SEEDS)]
     turns = geometric_mean([r.throughput_requests_per_s for r in results]) / FLEET

@@ -8,6 +8,7 @@ from typing import Any
 from ..console import table
 
 Row = Mapping[str, Any]
+SAME = 0.005  # of a ratio, from 1
 NOT_CHARGED = (
     "queues (every sequence decodes all the time, no latency is promised)",
     "prefill of prompts, of tool outputs and of lost caches",
@@ -48,6 +49,8 @@ def explained(row: Row, full: Row) -> list[str]:
     """Why the ratio moves from line to line of the walk; empty where there is no ratio."""
     if row["ratio"] is None or row["policy"] == full["policy"]:
         return []
+    if all(abs(line["ratio"] - 1) < SAME for line in row["walk"] if line["ratio"] is not None):
+        return ["No line differs: on these sessions the policy holds as much as full."]
     said = [
         f"Rounding: batches {full['batch']} → {row['batch']} are {row['batch'] / full['batch']:.2g} ×, those that fit, "
         f"{full['batch_admissible']} → {row['batch_admissible']}, are "

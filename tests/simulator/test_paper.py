@@ -177,6 +177,19 @@ def test_what_one_replica_carries_is_found_between_the_numbers_of_agents_tried(m
     assert row["keeps_promises"]
 
 
+@pytest.mark.parametrize("arrivals", [{}, {"scale_load": 3.0}, {"rate": 0.5, "burstiness": 2.0}], ids=str)
+def test_request_logs_of_single_turns_save_nothing_and_that_is_said(monkeypatch, arrivals):
+    monkeypatch.setattr(paper_walk, "TURNS", 200)
+    monkeypatch.setattr(paper_walk, "FLEET", 2)
+    specs = tuple(SessionSpec(assemble(1000, [50], []), (0.0,), start_s=2.0 * i) for i in range(30))
+    load = Workload("log", specs, **arrivals)
+    found = paper_plan(load, find_geometry("llama-3.1-8b"), find_gpu("h100"), [TE], SLOS)
+    row = found["plans"][1]
+    assert (row["ratio"], row["gpus_saved"]) == (1.0, 0)
+    assert row["explained"] == ["No line differs: on these sessions the policy holds as much as full."]
+    assert row["sessions_per_hour_wanted"] == pytest.approx(load.sessions_per_s * 3600)
+
+
 PLAN_KEYS = {
     "policy", "feasible", "gpus", "gpus_low", "gpus_high", "gpus_saved", "gpus_saved_low", "gpus_saved_high",
     "gpus_if_slower", "gpus_if_faster", "binding_constraint", "cost_per_month", "quality_model", "quality_n",
