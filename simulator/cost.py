@@ -102,7 +102,8 @@ class CostModel:
             # One latent row read by many query heads (MLA) takes more operations than bytes.
             row_s=max(deployment.row_bytes() * borrowed / read, shape.pair_flops() / attention_rate),
             state_s=shape.state_traffic_bytes / tp / read,
-            attention_floor_s=shape.reading_layers * gpu.attention_floor_s,
+            # Windows and recurrent states have a kernel per layer too; that it costs as much is assumed.
+            attention_floor_s=shape.layers * gpu.attention_floor_s,
             reduce_s=reduce_pieces(gpu.all_reduce(tp), shape.hidden * 2.0, REDUCES_PER_LAYER * shape.layers),
             host_s=gpu.host_step_s,
             host_sequence_s=gpu.host_sequence_s,

@@ -106,6 +106,7 @@ def test_windows_cost_a_constant_however_long_the_context():
     shape = find_geometry("gemma-4-31b")
     assert cost.state_s == pytest.approx(shape.state_traffic_bytes / (4.8e12 * find_gpu("h200").decode_attention))
     assert cost.decode_attention_s(10, 0) == pytest.approx(cost.attention_floor_s + 10 * cost.state_s)
+    assert cost.attention_floor_s == pytest.approx(60 * find_gpu("h200").attention_floor_s), "windows have kernels too"
 
 
 def test_tensor_parallel_steps_are_faster_over_nvlink_and_slow_to_prefill_over_pcie():
