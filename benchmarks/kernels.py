@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from kvmill.benchmarks import kernel_rows
+from kvmill.benchmarks import kernel_rows, memory
 from kvmill.benchmarks.kernel_contests import BUILD
 from kvmill.benchmarks.machine import BUSY_CORES, identity, other_cores
 from kvmill.benchmarks.roofline import Roofline, measure
@@ -138,6 +138,7 @@ def main() -> None:
                 raise unknown("operation", op, BUILD, "--op")
         device = choose_device(asked.device)
         torch.set_num_threads(choose_threads(asked.threads))
+        memory.settle()
         size = "quick" if asked.quick else "default"
         found = figures(asked.op or list(BUILD), device, size=size, verify=not asked.no_verify, force=asked.force)
     if asked.write:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
+import random
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +21,8 @@ SPAN_S = 5e-4
 """A measurement on a GPU lasts at least this long: events tick every half microsecond."""
 BLOCKED_S = 0.05
 BLOCKER_SIZE = 4096
+WAITED_SHARE, TRIES, SETTLE_S = 0.1, 5, 0.02
+"""A call on a CPU is measured again where its threads waited for a processor longer than this share of it."""
 
 Form = Callable[[Any], Any]
 
@@ -37,12 +42,17 @@ class Times:
 
 
 def compared(
-    forms: Mapping[str, Form], inputs: Sequence[Any], device: torch.device, budget_s: float, fewest: int = FEWEST
+    forms: Mapping[str, Form],
+    inputs: Sequence[Any],
+    device: torch.device,
+    budget_s: float,
+    fewest: int = FEWEST,
 ) -> dict[str, Times | str]:
     """Times of every form over the same inputs, or for one that raised, the reason as one line.
 
-    The forms take turns, `fewest` times at least, so that a slow minute of the machine hits all of them. Each call gets
-    the next of `inputs`, which together should be several times the cache: a cache row is read once per step.
+    The forms take turns, `fewest` times at least, so that a slow minute of the machine hits all of them, and in another
+    order each round, so that none always comes after the one that leaves the caches worst. Each call gets the next of
+    `inputs`, whoever makes it: together they should be several times the cache, as a cache row is read once per step.
     """
     failed: dict[str, str] = {}
 
@@ -61,23 +71,31 @@ def compared(
         tried(name, partial(warm, form))
     watch = _OnGpu(inputs, device) if device.type == "cuda" else _OnCpu(inputs)
     left = [name for name in forms if name not in failed]
-    spent = [tried(name, partial(watch.prepare, name, forms[name])) for name in left]
-    rounds = min(MOST, max(fewest, int(budget_s / max(sum(filter(None, spent)), 1e-6))))
-    spans: dict[str, list[float]] = {name: [] for name in left}
-    for _ in range(rounds):
-        for name in left:
-            if name not in failed:
-                spans[name].append(tried(name, partial(watch.seconds, name, forms[name])))
+    with closing(watch):
+        spent = [tried(name, partial(watch.prepare, name, forms[name])) for name in left]
+        rounds = min(MOST, max(fewest, int(budget_s / max(sum(filter(None, spent)), 1e-6))))
+        spans: dict[str, list[float]] = {name: [] for name in left}
+        order = random.Random(0)
+        for _ in range(rounds):
+            for name in order.sample(left, len(left)):
+                if name not in failed:
+                    spans[name].append(tried(name, partial(watch.seconds, name, forms[name])))
     return {name: failed.get(name) or _times(spans[name], watch.host_s.get(name)) for name in forms}
 
 
 class _OnCpu:
-    """The clock around one call. All forms go round the inputs in step."""
+    """The clock around one call. No two forms in a row get the same inputs: the second would find them in the cache.
+
+    The threads of a parallel region may be put on one core. Then every region takes a turn of the scheduler, 8 ms where
+    the arithmetic takes 0.1, until one of them sleeps and wakes elsewhere. A call whose threads waited for a core is
+    made again.
+    """
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         self.inputs = inputs
         self.host_s: dict[str, float] = {}
-        self.calls: Counter[str] = Counter()
+        self.calls = 0
+        self.waits = _Waits()
 
     def prepare(self, name: str, form: Form) -> float:
         """A second call of the warm-up, to know how many fit into the budget."""
@@ -85,11 +103,44 @@ class _OnCpu:
 
     def seconds(self, name: str, form: Form) -> float:
         """Of one call."""
-        given = self.inputs[self.calls[name] % len(self.inputs)]
-        self.calls[name] += 1
-        start = time.perf_counter()
-        form(given)
-        return time.perf_counter() - start
+        spent = math.inf
+        for _ in range(TRIES):
+            given = self.inputs[self.calls % len(self.inputs)]
+            self.calls += 1
+            waited, start = self.waits.seconds(), time.perf_counter()
+            form(given)
+            spent = time.perf_counter() - start
+            if self.waits.seconds() - waited <= WAITED_SHARE * spent:
+                break
+            time.sleep(SETTLE_S)
+        return spent
+
+    def close(self) -> None:
+        """Done with timing."""
+        self.waits.close()
+
+
+class _Waits:
+    """How long the threads of this process have been ready to run and had no core; always 0 where no /proc tells.
+
+    The files stay open: little runs between two calls, so that little of what the next one needs leaves the caches.
+    """
+
+    def __init__(self) -> None:
+        paths = Path("/proc/self/task").glob("*/schedstat")
+        self.files = [os.open(path, os.O_RDONLY) for path in paths]
+
+    def seconds(self) -> float:
+        """Of all threads together."""
+        try:
+            return sum(int(os.pread(file, 64, 0).split()[1]) for file in self.files) / 1e9
+        except (OSError, IndexError):  # a thread has ended, or the system keeps no such statistics
+            return 0.0
+
+    def close(self) -> None:
+        """No more questions."""
+        for file in self.files:
+            os.close(file)
 
 
 class _OnGpu:
@@ -127,6 +178,9 @@ class _OnGpu:
             self.blocker @ self.blocker
         turn = iter(range(calls))
         return self._events(lambda: form(self.inputs[next(turn) % len(self.inputs)]), calls)
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
     def _events(self, call: Callable[[], Any], calls: int) -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -59,40 +59,68 @@ def _blocked(
     kv_heads, count, dim = keys.shape
     asked = wide(group_rows(queries, kv_heads)) * scaling
     rows = asked.shape[1]
-    top = asked.new_full((kv_heads, rows, 1), torch.finfo(asked.dtype).min)
-    total, out = torch.zeros_like(top), asked.new_zeros(kv_heads, rows, values.shape[-1])
-    parts: list[tuple[Tensor, Tensor]] = []
+    if not count or not rows:
+        nobody = asked.new_zeros(kv_heads, count) if activity else None
+        nothing = asked.new_full((heads, length), -torch.inf)
+        return queries.new_zeros(heads, length, values.shape[-1]), nothing, nobody
+    hidden = None if lengths is None else torch.arange(count, device=keys.device) >= lengths[:, None]
     # Narrow keys are widened block by block; wide ones are read as they are, and only their logits are made.
     made = dim if keys.dtype != asked.dtype else rows
     step = max(64, BLOCK_ENTRIES // max(1, kv_heads * made))
-    columns = torch.arange(count, device=keys.device)
-    for begin in range(0, count, step):
+    if step >= count:
+        out, total, weights = _attended(asked, keys, values, bias, hidden)
+        read = weights.sum(1) if activity else None
+    else:
+        out, total, read = _merged(step, asked, keys, values, bias, hidden, activity)
+    return out.view(heads, length, values.shape[-1]).to(queries.dtype), total.view(heads, length), read
+
+
+def _merged(
+    step: int, asked: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, hidden: Tensor | None, activity: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As `_attended`, block by block of `step` keys, and instead of the weights their sums over the rows (H_kv, n)."""
+    outs: list[Tensor] = []
+    logs: list[Tensor] = []
+    blocks: list[Tensor] = []
+    for begin in range(0, keys.shape[1], step):
         some = slice(begin, begin + step)
-        block = torch.bmm(asked, wide(keys[:, some]).transpose(1, 2))
-        seen = wide(values[:, some])
-        if bias is not None:
-            block += wide(bias)[:, None, some]
-        if lengths is not None:
-            hidden = columns[some] >= lengths[:, None]
-            block.masked_fill_(hidden[:, None, :], -torch.inf)
-            # A hidden row may hold anything, NaN included: 0 · NaN must not reach the output.
-            seen = seen.masked_fill(hidden[:, :, None], 0.0)
-        new_top = torch.maximum(top, block.amax(-1, keepdim=True))
-        block.sub_(new_top).exp_()
-        fade = (top - new_top).exp_()
-        total = total * fade + block.sum(-1, keepdim=True)
-        out = torch.baddbmm(out * fade, block, seen)
-        top = new_top
+        more, covered = (None if x is None else x[:, some] for x in (bias, hidden))
+        out, log, weights = _attended(asked, keys[:, some], values[:, some], more, covered)
+        outs.append(out)
+        logs.append(log.squeeze(-1))
         if activity:
-            parts.append((block, new_top))
-    # A row without keys has total 0: its output is 0 and its log-sum-exp −inf.
-    out = (out / total.masked_fill(total == 0, 1.0)).reshape(heads, length, values.shape[-1]).to(queries.dtype)
-    log_total = (total.log() + top).reshape(heads, length)
+            blocks.append(weights)
+    out, total = reference.merge_partials(outs, logs)
     if not activity:
-        return out, log_total, None
-    gain = 1 / total.masked_fill(total == 0, torch.inf)
-    read = [((at - top).exp_() * gain).transpose(1, 2) @ block for block, at in parts]
-    return out, log_total, torch.cat(read, dim=-1).squeeze(1) if parts else asked.new_zeros(kv_heads, 0)
+        return out, total, None
+    shares = (torch.stack(logs) - total).exp_().masked_fill_(total == -torch.inf, 0.0).unsqueeze(2)
+    read = [torch.bmm(share, weights).squeeze(1) for share, weights in zip(shares, blocks, strict=True)]
+    return out, total, torch.cat(read, -1)
+
+
+def _attended(
+    asked: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, hidden: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output (H_kv, R, D_v), log-sum-exp (H_kv, R, 1) and weights (H_kv, R, n) of one block.
+
+    Few calls, as each costs microseconds and, where threads share its work, a wait for the slowest of them.
+    """
+    logits, seen = torch.bmm(asked, wide(keys).mT), wide(values)
+    if bias is not None:
+        logits += wide(bias)[:, None, :]
+    if hidden is not None:
+        logits.masked_fill_(hidden[:, None, :], -torch.inf)
+        # A hidden row may hold anything, NaN included: 0 · NaN must not reach the output.
+        seen = seen.masked_fill(hidden[:, :, None], 0.0)
+    top = logits.amax(-1, keepdim=True)
+    weights = logits.softmax(-1)
+    # The largest weight is 1 / Σ_j exp(l_j − top).
+    log_total = top - weights.amax(-1, keepdim=True).log_()
+    if bias is not None or hidden is not None:
+        nothing = top == -torch.inf
+        weights.masked_fill_(nothing, 0.0)
+        log_total.masked_fill_(nothing, -torch.inf)
+    return torch.bmm(weights, seen), log_total, weights
 
 
 def _check(queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor | None, bias: Tensor | None) -> None:

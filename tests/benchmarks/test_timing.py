@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
 import torch
 
-from kvmill.benchmarks import machine
+from kvmill.benchmarks import machine, timing
 from kvmill.benchmarks.roofline import Roofline, measure
 from kvmill.benchmarks.timing import FEWEST, Times, compared
 
 CPU = torch.device("cpu")
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call is made again, however busy the machine."""
+    monkeypatch.setattr(timing._Waits, "seconds", lambda _: 0.0)
+
+
+@pytest.mark.usefixtures("alone")
 def test_the_median_is_that_of_one_call_and_the_forms_take_turns() -> None:
     calls: list[str] = []
 
@@ -28,9 +36,34 @@ def test_the_median_is_that_of_one_call_and_the_forms_take_turns() -> None:
     assert 0.01 <= slow_times.p20_s <= slow_times.seconds <= slow_times.p80_s
     assert quick_times.seconds < 0.005
     assert slow_times.repeats == quick_times.repeats >= FEWEST
-    assert calls[4:8] == ["slow", "quick"] * 2  # after a call each to warm up and one to see how many fit
+    rounds = list(
+        zip(calls[4::2], calls[5::2], strict=True)
+    )  # after a call each to warm up and one to see how many fit
+    assert {frozenset(turn) for turn in rounds} == {frozenset(("slow", "quick"))}
+    assert set(rounds) == {("slow", "quick"), ("quick", "slow")}
 
 
+@pytest.mark.usefixtures("alone")
+def test_no_form_gets_what_the_one_before_has_just_read() -> None:
+    seen: list[int] = []
+    compared({"one": seen.append, "other": seen.append}, [0, 1, 2], CPU, 0.001)
+    timed = seen[2:]  # after the warm-up
+    assert len(timed) >= 2 * FEWEST
+    assert all(a != b for a, b in itertools.pairwise(timed))
+
+
+def test_a_call_whose_threads_waited_for_a_core_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = iter([0.0, 0.0] + [0.0, 9.0, 9.0, 9.0] + [9.0] * 100)
+    monkeypatch.setattr(timing._Waits, "seconds", lambda _: next(waited))
+    monkeypatch.setattr(timing, "SETTLE_S", 0.0)
+    calls: list[None] = []
+    found = compared({"it": calls.append}, [None], CPU, 1e-9)["it"]
+    assert isinstance(found, Times)
+    assert found.repeats == FEWEST
+    assert len(calls) == 1 + 1 + FEWEST + 1  # to warm up, to see how many fit, and the first again
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_form_that_fails_first_or_later_has_a_reason_and_the_others_go_on() -> None:
     left = iter(range(4))
 
