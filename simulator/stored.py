@@ -28,6 +28,31 @@ _PLAN_COLUMNS = (
     "binding_constraint",
     "cost_per_month",
 )
+_RESULT_COLUMNS = (
+    "gpus",
+    "replicas",
+    "tp",
+    "seed",
+    "batch_mean",
+    "batch_max",
+    "throughput_requests_per_s",
+    "throughput_tokens_per_s",
+    "goodput_requests_per_s",
+    "kv_used_share",
+    "kv_active_share",
+    "preemptions",
+    "evictions",
+    "rejected",
+    "requests",
+    "simulated_s",
+    "miss_share",
+    "busy_share",
+    "unserved_share",
+    "queue_growth",
+    "waiting_mean",
+    "saturated",
+    "binding_constraint",
+)
 
 
 def save_plan(store: Store, found: Mapping[str, Any], runs: Runs, seed: int) -> str:
@@ -79,17 +104,20 @@ def _labelled(turns: pa.Table, row: Mapping[str, Any], seed: int) -> pa.Table:
 
 def simulation_row(scenario: Scenario, result: SimResult) -> dict[str, Any]:
     """One simulation as a row of the `simulations` table."""
+    deployment = scenario.deployment
     row: dict[str, Any] = {
         "workload": scenario.workload.name,
-        "model": scenario.deployment.geometry.name,
-        "gpu": scenario.deployment.gpu.name,
+        "agents": scenario.load.agents,
+        "rate": scenario.load.rate,
+        "model": deployment.geometry.name,
+        "gpu": deployment.gpu.name,
         "policy": scenario.policy,
+        "router": scenario.router,
         "replication": result.seed % 1000,
         "meets": result.meets(scenario.slos),
     }
+    row |= {name: getattr(deployment, name) for name in ("dtype", "kv_dtype", "retention", "preemption", "compaction")}
     for name in FLAT:
         levels = getattr(result, name)
         row |= {f"{name[:-2]}_{q}_s": levels[q] for q in levels}
-    same = ("gpus", "replicas", "tp", "seed", "batch_mean", "batch_max", "throughput_requests_per_s", "requests")
-    more = ("throughput_tokens_per_s", "goodput_requests_per_s", "kv_used_share", "preemptions", "simulated_s")
-    return row | {name: getattr(result, name) for name in (*same, *more, "binding_constraint")}
+    return row | {name: getattr(result, name) for name in _RESULT_COLUMNS}

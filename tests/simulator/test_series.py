@@ -10,6 +10,7 @@ from worlds import closed, deployment, scenario
 
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.series import COLUMNS, Series, turn_table
+from kvmill.simulator.stored import simulation_row
 from kvmill.traces.store import Store
 from kvmill.traces.tables import SCHEMAS
 
@@ -102,3 +103,10 @@ def test_a_store_from_before_has_these_tables_empty(tmp_path):
     store = Store.open(tmp_path)
     assert store.query("select * from intervals").num_rows == 0
     assert store.query("select * from sim_turns").num_rows == 0
+
+
+def test_a_simulation_fills_every_column_of_its_table():
+    result, *_ = watched(CROWDED)
+    row = simulation_row(CROWDED, result)
+    assert set(row) == set(SCHEMAS["simulations"].names) - {"run_id"}
+    assert {name for name, value in row.items() if value is None} <= {"rate", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s"}
