@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ...kernels.merge import k_means, merge_kv, nearest_earlier
+from ...kernels.merge import Groups, k_means, merge_kv, nearest_earlier
 from ...kernels.rotate import rotate_keys
 from ...kernels.topk import pool_topk
 from .base import Policy
@@ -102,23 +102,21 @@ class MergeState(WatchingState):
             points, values, labels, clusters, key_weights=counts, value_weights=activity, counts=counts
         )
         spread = (points - _rows(means, labels)).square().sum(-1)
-        member = labels.unsqueeze(1) == torch.arange(clusters, device=self.device)[:, None]
-        shares = torch.where(member, activity.unsqueeze(1), -1.0)
-        named, active = shares.argmax(-1), shares.clamp_min(0).sum(-1)
+        named, active = first_greatest(activity, labels, clusters), Groups.of(labels, clusters).sums(activity)
         place = positions.unsqueeze(-1)
         centre, _, _ = merge_kv(place, place, labels, clusters, key_weights=activity, counts=counts)
         if self.rule.representative == "medoid":
-            apart = torch.where(member, spread.unsqueeze(1), float("inf"))
-            least = apart.amin(-1, keepdim=True)
-            near = apart <= least * (1 + EQUALLY_NEAR) + ROUNDING * means.square().sum(-1, keepdim=True)
-            nearest = torch.where(near, shares, -1.0).argmax(-1)
+            least = spread.new_full((spread.shape[0], clusters), torch.inf).scatter_reduce_(1, labels, spread, "amin")
+            most = least * (1 + EQUALLY_NEAR) + ROUNDING * means.square().sum(-1)
+            nearest = first_greatest(activity.where(spread <= most.gather(1, labels), -1.0), labels, clusters)
             key, position = _rows(keys, nearest), positions.gather(1, nearest)
         else:
             # A row alone keeps its key to the bit: turning it back and forth would round it every time.
-            alone = (member.sum(-1) == 1).unsqueeze(-1)
+            members = torch.zeros_like(named).scatter_add_(1, labels, torch.ones_like(labels))
+            alone = (members == 1).unsqueeze(-1)
             position = centre.squeeze(-1)
             key = torch.where(alone, _rows(keys, named), self._turn(means, position).to(keys.dtype))
-        return index.gather(1, named), key, mixed, torch.stack([active, total, position])
+        return index.gather(1, named), key, mixed, torch.stack([active.to(total), total, position])
 
     def _turn(self, keys: Tensor, offsets: Tensor) -> Tensor:
         if self.rule.space == "post":
@@ -140,6 +138,14 @@ def first_centres(points: Tensor, clusters: int) -> Tensor:
     Rows are ranked by their distance to the nearest earlier row; the first has none and always begins a cluster.
     """
     return pool_topk(nearest_earlier(points), clusters)
+
+
+def first_greatest(x: Tensor, labels: Tensor, clusters: int) -> Tensor:
+    """The first of the members of each cluster with the greatest x: (H, n), (H, n) → (H, clusters); 0 without any."""
+    greatest = x.new_full((x.shape[0], clusters), -torch.inf).scatter_reduce_(1, labels, x, "amax")
+    places = torch.arange(x.shape[1], device=x.device).where(x == greatest.gather(1, labels), x.shape[1])
+    first = torch.full_like(greatest, x.shape[1], dtype=torch.long).scatter_reduce_(1, labels, places, "amin")
+    return first.masked_fill_(first == x.shape[1], 0)
 
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from kvmill.replay.cache import KvCache
 from kvmill.replay.policies import merge_state
 from kvmill.replay.policies.base import KvShape
 from kvmill.replay.policies.merge import Merge
-from kvmill.replay.policies.merge_state import MergeState, first_centres
+from kvmill.replay.policies.merge_state import MergeState, first_centres, first_greatest
 from kvmill.replay.policies.registry import parse_policy
 from kvmill.replay.policies.states import Chunk, Eviction, Scene
 from kvmill.traces.tokens import TokenSegment
@@ -248,3 +248,16 @@ def test_layers_are_written_in_one_way() -> None:
     assert isinstance(policy, Merge)
     assert list(policy.merging(4)) == [2, 3]
     assert list(parse_policy("merge(layers=7-9)").merging(4)) == []  # type: ignore[attr-defined]
+
+
+@given(st.integers(1, 60), st.integers(1, 12), st.integers(0, 2**16))
+def test_the_first_greatest_member_is_the_first_maximum_of_a_row_of_the_whole_matrix(
+    count: int, clusters: int, seed: int
+) -> None:
+    """Among equals the first; a cluster without members names row 0."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(-1, 4, (2, count), generator=generator).float()
+    labels = torch.randint(0, clusters, (2, count), generator=generator)
+    member = labels.unsqueeze(1) == torch.arange(clusters)[:, None]
+    want = torch.where(member, x.unsqueeze(1), -2.0).argmax(-1)
+    assert torch.equal(first_greatest(x, labels, clusters), want)
