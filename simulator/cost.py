@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..replay.policies.base import Work
 from .deployment import Deployment
-from .gpu import ERROR_SOURCE, HELD_OUT_ERROR, HOST_SEQUENCE_S, HOST_STEP_S, Points
+from .gpu import ERROR_SOURCE, STEP_ERROR, Points
 
 if TYPE_CHECKING:
     from .gpu_file import Calibration
-
-__all__ = ["HELD_OUT_ERROR", "HOST_SEQUENCE_S", "HOST_STEP_S", "CostModel", "reduce_pieces"]
 
 MATMULS_PER_LAYER = 4
 SMALL_BYTES = 2.3  # moved by small kernels per value that a product puts out: the same on two profiled GPUs
@@ -64,7 +62,7 @@ class CostModel:
     work_byte_s: float = 0.0
     work_floor_s: float = 0.0
     reload_byte_s: float = 0.0
-    error: float = HELD_OUT_ERROR
+    error: float = STEP_ERROR
     error_source: str = ERROR_SOURCE
     _fixed: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 

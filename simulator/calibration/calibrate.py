@@ -121,15 +121,14 @@ def _ends(
 ) -> tuple[tuple[Fitted, Fitted], np.ndarray]:
     shapes = cache(_shape)
     all_rows = [row for table in tables for row in ends.end_rows(table)]
-    rows = [
-        row
-        for row in all_rows
-        if row.gpu == gpu.name
-        and row.dtype in gpu.flops
-        and row.engine.startswith(engine or "")
-        and (shape := shapes(row.model)) is not None
-        and (geometry is None or shape.name == geometry.name)
-    ]
+    rows = []
+    for row in all_rows:
+        shape = shapes(row.model) if row.gpu == gpu.name and row.engine.startswith(engine or "") else None
+        if shape is None or (geometry is not None and shape.name != geometry.name):
+            continue
+        served = ends.as_served(row, shape)
+        if served is not None and served.dtype in gpu.flops:
+            rows.append(served)
     if not rows:
         known = sorted({row.gpu for row in all_rows})
         raise InputError(

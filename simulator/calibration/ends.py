@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import InputError
 from ..cost import CostModel
 from ..deployment import Deployment
+from ..geometry import Geometry
 from ..gpu import Gpu
 from .fit import Bounds, Fitted, fit, held_out
 from .tables import Table
@@ -24,7 +25,14 @@ BOUNDS: Bounds = {
     "host_sequence_s": (28e-6, 0.0, 1e-3),
     "efficiency": (1.0, 0.3, 1.5),
 }
-PRECISIONS = {"None": "bf16", "nan": "bf16", "": "bf16", "bf16": "bf16", "fp8": "fp8"}  # unstated: as published
+PRECISIONS = {
+    "None": "bf16",
+    "nan": "bf16",
+    "": "bf16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "fp4": "fp4",
+}  # unstated: as published
 FEWEST = 8  # rows below which a half says nothing
 
 
@@ -81,6 +89,16 @@ def end_rows(table: Table) -> list[EndRow]:
     return found
 
 
+def as_served(row: EndRow, shape: Geometry) -> EndRow | None:
+    """The row with a dtype that the cost model knows; None when it has none.
+
+    Four bits are known only where the checkpoint itself has such experts and leaves the rest in bf16.
+    """
+    if row.dtype != "fp4":
+        return row
+    return replace(row, dtype="bf16") if shape.expert_bytes is not None else None
+
+
 def fit_ends(
     rows: Sequence[EndRow],
     deployment_of: Callable[[EndRow], Deployment],
@@ -108,11 +126,12 @@ def fit_ends(
 
 
 def possible_ends(rows: Sequence[EndRow], deployment_of: Callable[[EndRow], Deployment]) -> np.ndarray:
-    """Mask of the rows that are no faster than reading, at full bandwidth, the weights that a step touches."""
+    """Mask of the rows that are no faster than reading, at full bandwidth, the weights and prompts of a step."""
     out = []
     for row in rows:
         place = deployment_of(row)
-        least_s = place.geometry.streamed_bytes(place.dtype, row.concurrency) / (place.gpu.bandwidth * place.tp)
+        weights = place.geometry.streamed_bytes(place.dtype, row.concurrency) / place.tp
+        least_s = (weights + row.concurrency * row.prompt * place.row_bytes()) / place.gpu.bandwidth
         out.append(np.isfinite(row.tpot_s) and row.tpot_s >= least_s)
     return np.array(out, dtype=bool)
 

@@ -30,5 +30,5 @@ def test_retention_is_said_in_words(retention, said):
 
 def test_the_models_error_says_where_it_is_from():
     found = assumptions(scenario(closed(4)))
-    assert found["model_error"].startswith("±8.1% (assumed")
+    assert found["model_error"].startswith("±9.5% (measured")
     assert "assumed" in found["host_time_s"]

@@ -47,7 +47,7 @@ def test_operators_alone_leave_the_error_of_a_step_assumed(shared_data, tmp_path
     path = shared_data / "serving/aiconfigurator/a100_sxm.vllm-0.14.0.gemm_perf.parquet"
     found = calibrate([path], "a100-80", out=tmp_path / "a.toml")
     assert found["constants"] is None
-    assert found["error"] == 0.081
+    assert found["error"] == find_gpu("a100-80").step_error
     assert found["error_source"].startswith("assumed")
     assert [figure["field"] for figure in found["figures"]] == ["matmul", "streaming", "overlap", "matmul_floor_s"]
     assert find_gpu("a100-80", tmp_path / "a.toml").matmul["bf16"] == pytest.approx(found["figures"][0]["value"])

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvmill.errors import InputError
-from kvmill.simulator.calibration.ends import EndRow, end_rows, fit_ends, possible_ends, tpot_s, tuned
+from kvmill.errors import InputError, UserError
+from kvmill.simulator.calibration.ends import EndRow, as_served, end_rows, fit_ends, possible_ends, tpot_s, tuned
 from kvmill.simulator.calibration.tables import read_table
 from kvmill.simulator.cost import CostModel
 from kvmill.simulator.deployment import Deployment
@@ -78,19 +78,23 @@ def test_no_share_passes_one():
     assert max(*gpu.matmul.values(), *gpu.streaming.values(), gpu.decode_attention, gpu.prefill_attention) == 1.0
 
 
-def test_servers_faster_than_their_weights_can_be_read_are_impossible():
-    floor = LLAMA.streamed_bytes("bf16") / 3.35e12
+def test_servers_faster_than_their_weights_and_prompts_can_be_read_are_impossible():
+    floor = (LLAMA.streamed_bytes("bf16") + 8 * 1024 * 131_072) / 3.35e12
     rows = [row(tpot=floor * 1.01), row(tpot=floor * 0.9), row(tp=2, tpot=floor * 0.6), row(tpot=float("nan"))]
     assert possible_ends(rows, place_of).tolist() == [True, False, True, False]
 
 
 @pytest.fixture(scope="module")
-def servers(shared_data):
+def everything(shared_data):
     path = shared_data / "serving/aiconfigurator/silicon_sample.part.csv"
     if not path.is_file():
         pytest.skip("no server measurements in the shared data")
-    rows = end_rows(read_table(path))
-    return [r for r in rows if r.gpu == "h100" and "Llama-3.1-8B" in r.model]
+    return end_rows(read_table(path))
+
+
+@pytest.fixture(scope="module")
+def servers(everything):
+    return [r for r in everything if r.gpu == "h100" and "Llama-3.1-8B" in r.model]
 
 
 def test_real_closed_loops_are_met_within_ten_percent_on_the_half_that_was_not_fitted(servers):
@@ -113,3 +117,26 @@ def test_the_split_of_the_real_rows_is_what_it_was(servers):
     """A change of the rule, or of a configuration's text, would let fitted rows in among the held-out ones."""
     found = fit_ends(servers, place_of)
     assert (found.n_fit, found.n_held_out) == (43, 54)
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "b200"])
+def test_the_shipped_error_of_a_gpu_is_that_of_all_its_servers_of_one_engine(everything, name):
+    """vLLM with known models, at most 256 sequences, all of them in the pool; nothing was fitted on any of these."""
+    gpu, errors = find_gpu(name), []
+    for found in everything:
+        if found.gpu != name or not found.engine.startswith("vllm") or found.concurrency > 256 or found.tp > 8:
+            continue
+        try:
+            shape = find_geometry(found.model)
+        except UserError:
+            continue
+        served = as_served(found, shape)
+        if served is None:
+            continue
+        place = Deployment(shape, gpu, tp=served.tp, dtype=served.dtype)
+        fits = served.concurrency * (served.prompt + served.output) <= place.tokens()
+        if fits and possible_ends([served], lambda _, at=place: at).all():
+            errors.append(tpot_s(CostModel.of(place), served, place.token_budget) / served.tpot_s - 1)
+    assert gpu.error_source.startswith(f"measured: {len(errors)} closed-loop rows")
+    assert np.abs(errors).mean() == pytest.approx(gpu.step_error, abs=0.001)
+    assert abs(np.median(errors)) < gpu.step_error
