@@ -18,6 +18,7 @@ from .errors import Incomplete, KvmillError, NoAnswer, UserError
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 LOG_EVERY_S = 30.0
+PROGRAMS_EVERY_S = 1.0
 # Of the machine, not of the program: the user can fix them, and a traceback would not help.
 _OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
@@ -127,24 +128,33 @@ def duration(seconds: float) -> str:
 class Progress:
     """Progress on stderr: a live line on a terminal, else one line per 30 s. Silent when `KVMILL_QUIET` is set.
 
-    `total` 0 means that nobody knows yet: what is done is counted, and no time to go is guessed.
+    `total` 0 means that nobody knows yet: what is done is counted, and no time to go is guessed. With
+    `KVMILL_PROGRESS=json` every line is one object for a program to read, at most one a second:
+    `{"progress": {"label", "done", "total" (null: nobody knows), "unit", "detail", "eta_s"}}`.
     """
 
     def __init__(self, label: str, total: int, unit: str = "") -> None:
         self.label, self.total, self.unit = label, total, unit
         self.done = 0
         self.started = self.last = time.monotonic()
-        self.live = sys.stderr.isatty()
+        self.live = sys.stderr.isatty() and os.environ.get("KVMILL_PROGRESS") != "json"
         self.quiet = bool(os.environ.get("KVMILL_QUIET"))
+        self.for_programs = os.environ.get("KVMILL_PROGRESS") == "json"
+        self.every_s = PROGRAMS_EVERY_S if self.for_programs else LOG_EVERY_S
+        if self.for_programs and not self.quiet:
+            self._write_object("")
 
     def step(self, amount: int = 1, detail: str = "") -> None:
         """`amount` more is done."""
         self.done += amount
         now = time.monotonic()
         finished = 0 < self.total <= self.done
-        if self.quiet or (not self.live and now - self.last < LOG_EVERY_S and not finished):
+        if self.quiet or (not self.live and now - self.last < self.every_s and not finished):
             return
         self.last = now
+        if self.for_programs:
+            self._write_object(detail)
+            return
         spent = now - self.started
         text = f"{self.label} {self.done}{f'/{self.total}' if self.total else ''} {self.unit}, {duration(spent)} spent"
         if self.total and self.done:
@@ -153,4 +163,18 @@ class Progress:
         sys.stderr.write(f"\r\x1b[2K{text}" if self.live else text + "\n")
         if self.live and finished:
             sys.stderr.write("\n")
+        sys.stderr.flush()
+
+    def _write_object(self, detail: str) -> None:
+        spent = time.monotonic() - self.started
+        known = self.total and self.done
+        reached = {
+            "label": self.label,
+            "done": self.done,
+            "total": self.total or None,
+            "unit": self.unit,
+            "detail": detail,
+            "eta_s": round(max(0.0, spent / self.done * (self.total - self.done)), 1) if known else None,
+        }
+        sys.stderr.write(json.dumps({"progress": reached}) + "\n")
         sys.stderr.flush()

@@ -83,7 +83,7 @@ class Store:
             run_id=run_id,
             kind=kind,
             state="running",
-            config=plain(config),
+            config=plain({**config, **({"job": job} if (job := os.environ.get("KVMILL_JOB")) else {})}),
             seed=seed,
             device=device,
             git_revision=manifest.git_revision(),
