@@ -137,10 +137,9 @@ class Progress:
         self.label, self.total, self.unit = label, total, unit
         self.done = 0
         self.started = self.last = time.monotonic()
-        self.live = sys.stderr.isatty() and os.environ.get("KVMILL_PROGRESS") != "json"
         self.quiet = bool(os.environ.get("KVMILL_QUIET"))
         self.for_programs = os.environ.get("KVMILL_PROGRESS") == "json"
-        self.every_s = PROGRAMS_EVERY_S if self.for_programs else LOG_EVERY_S
+        self.live = sys.stderr.isatty() and not self.for_programs
         if self.for_programs and not self.quiet:
             self._write_object("")
 
@@ -149,7 +148,8 @@ class Progress:
         self.done += amount
         now = time.monotonic()
         finished = 0 < self.total <= self.done
-        if self.quiet or (not self.live and now - self.last < self.every_s and not finished):
+        every_s = PROGRAMS_EVERY_S if self.for_programs else LOG_EVERY_S
+        if self.quiet or (not self.live and now - self.last < every_s and not finished):
             return
         self.last = now
         if self.for_programs:

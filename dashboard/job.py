@@ -11,7 +11,7 @@ import json
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,8 @@ def write(path: Path, what: Asked | Status | Mapping[str, Any]) -> None:
 
 def read(folder: Path) -> Job:
     """The job in a folder; one whose supervisor is gone without a word is `lost`. UserError if it cannot be read."""
-    asked = Asked(**(_load(folder / ASKED, Asked) | {"arguments": tuple(_load(folder / ASKED, Asked)["arguments"])}))
+    asked = Asked(**_load(folder / ASKED, Asked))
+    asked = replace(asked, arguments=tuple(asked.arguments))
     status = read_status(folder)
     for _ in range(_TRIES):
         if status.state in ENDED or not _gone(folder, status):
@@ -122,9 +123,8 @@ def read(folder: Path) -> Job:
         if again == status:
             break
         status = again
-    told = {f.name: getattr(status, f.name) for f in fields(Status)}
-    lost = "its process is gone without a word: killed, out of memory, or the machine was restarted"
-    return Job(folder, asked, Status(**(told | {"state": "lost", "message": lost})))
+    why = "its process is gone without a word: killed, out of memory, or the machine was restarted"
+    return Job(folder, asked, replace(status, state="lost", message=why))
 
 
 def read_status(folder: Path) -> Status:

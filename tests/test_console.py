@@ -144,3 +144,23 @@ def test_progress_without_a_known_total_counts_but_does_not_flood(capsys, monkey
     assert err.startswith("plan 2 simulations, 0s spent")
     assert "to go" not in err
     assert err.endswith("full on 9\n")
+
+
+def test_progress_for_programs_is_one_object_a_line_at_most_one_a_second(capsys, monkeypatch):
+    monkeypatch.delenv("KVMILL_QUIET")
+    monkeypatch.setenv("KVMILL_PROGRESS", "json")
+    progress = console.Progress("replay", 400, "cells")
+    for number in range(400):
+        progress.step(detail=f"registry-{number}")
+    first, last = [json.loads(line)["progress"] for line in capsys.readouterr().err.splitlines()]
+    assert first == {"label": "replay", "done": 0, "total": 400, "unit": "cells", "detail": "", "eta_s": None}
+    assert last == first | {"done": 400, "detail": "registry-399", "eta_s": 0.0}
+
+
+def test_progress_for_programs_guesses_no_time_without_a_total(capsys, monkeypatch):
+    monkeypatch.delenv("KVMILL_QUIET")
+    monkeypatch.setenv("KVMILL_PROGRESS", "json")
+    monkeypatch.setattr(console, "PROGRAMS_EVERY_S", 0.0)
+    console.Progress("ingest", 0, "MB").step(3)
+    told = json.loads(capsys.readouterr().err.splitlines()[-1])["progress"]
+    assert (told["done"], told["total"], told["eta_s"]) == (3, None, None)
