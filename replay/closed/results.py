@@ -13,7 +13,7 @@ from typing import Any
 
 from ...traces.manifest import RunInfo
 from ...traces.store import Store
-from ..statistics import Estimate, difference, estimate
+from ..statistics import FEW, Estimate, difference, estimate
 
 Row = dict[str, Any]
 
@@ -84,23 +84,27 @@ def model_too_weak(store: Store, run_id: str) -> str | None:
     )
 
 
-def extra_turns(store: Store, info: RunInfo) -> dict[str, tuple[float, str]]:
-    """By policy: the growth in turns that a closed run measured, and where it is from in words. Empty if too weak."""
-    if model_too_weak(store, info.run_id):
-        return {}
-    found: dict[str, tuple[float, str]] = {}
+def extra_turns(store: Store, info: RunInfo) -> dict[str, tuple[float | None, str]]:
+    """By policy: the growth in turns that a closed-loop run measured, and where it is from, or why there is none.
+
+    None if the model was too weak, and for fewer than ten pairs of runs; growth below 0 counts as none.
+    """
+    weak = model_too_weak(store, info.run_id)
+    where = f"closed-loop run {info.run_id} with {info.config.get('model')}"
+    found: dict[str, tuple[float | None, str]] = {}
     for (_, policy), entry in behaviour_entries(store, info.run_id).items():
-        if policy == "full" or entry["extra_turns"] is None:
+        value, pairs = entry["extra_turns"], entry["extra_turns_n"]
+        if policy == "full":
             continue
-        value, low, high = (entry[f"extra_turns{end}"] for end in ("", "_low", "_high"))
-        span = "" if low is None else f", 95 % interval {low:+.0%} to {high:+.0%}"
+        if weak or value is None or pairs < FEW:
+            few = f"{pairs or 0} pairs of runs that tell, fewer than {FEW}"
+            found[policy] = None, f"assumed none: {where}: {'model too weak' if weak else few}"
+            continue
+        low, high = entry["extra_turns_low"], entry["extra_turns_high"]
         cut = f", {entry['extra_turns_cut']} of them cut at the turn limit" if entry["extra_turns_cut"] else ""
+        span = f"95 % interval {low:+.0%} to {high:+.0%}, {pairs} pairs with full{cut}"
         fewer = ", counted as none" if value < 0 else ""
-        found[policy] = (
-            max(0.0, value),
-            f"closed-loop run {info.run_id} with {info.config.get('model')}: {value:+.0%} turns{span}, "
-            f"{entry['extra_turns_n']} {'pair' if entry['extra_turns_n'] == 1 else 'pairs'} with full{cut}{fewer}",
-        )
+        found[policy] = max(0.0, value), f"{where}: {value:+.0%} turns, {span}{fewer}"
     return found
 
 

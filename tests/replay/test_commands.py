@@ -206,7 +206,7 @@ def test_resume_needs_the_trajectories_it_began_with(app: typer.Typer, engine: E
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--mode", "closed"], "--mode closed is not available yet"),
+        (["--mode", "closed", "--measure", "both"], "--mode closed measures what the model does"),
         (["--mode", "open"], "unknown mode 'open'"),
         (["--measure", "speed"], "unknown measure 'speed'"),
         (["--policy", "tee"], "unknown policy 'tee'"),

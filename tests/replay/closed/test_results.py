@@ -163,40 +163,51 @@ def test_a_model_that_does_not_answer_itself_is_too_weak(tmp_path: Path) -> None
     assert found["policies"][1]["extra_turns"] == 1, "the figure is there, marked"
     profile = profiles(store)[TE]
     assert (profile.extra_turns, profile.answer_accuracy, profile.n) == (None, None, 0)
-    assert profile.extra_turns_source == "assumed none: no closed-loop run"
+    assert profile.extra_turns_source.endswith("with m: model too weak")
 
 
 def test_half_without_an_answer_is_not_more_than_half(tmp_path: Path) -> None:
     half = {"a": ((9, "no_action"), (9, "answered")), "b": ((10, "answered"), (12, "answered"))}
-    store = closed(tmp_path, half)
-    assert summary(store)["model_too_weak"] is None
-    assert profiles(store)[TE].extra_turns == pytest.approx(0.2)
+    assert summary(closed(tmp_path, half))["model_too_weak"] is None
+
+
+def many(turns: int = 20, pairs: int = 10) -> Ends:
+    """Ten answered turns under full; half of te's runs take as many, the others `turns`, the last cut at the limit."""
+    runs = {f"t{n}": ((10, "answered"), (turns if n % 2 else 10, "answered")) for n in range(pairs)}
+    return {**runs, f"t{pairs - 1}": ((10, "answered"), (turns, "turn_limit"))}
 
 
 def test_a_profile_joins_quality_and_turns_of_two_runs_of_one_model(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     quality = teacher(store)
     assert profiles(store)[TE].extra_turns is None
-    closed(store)
+    closed(store, many())
     newest = find_run(store).run_id
-    closed(store, {"a": ((10, "answered"), (99, "answered"))}, model="another")
+    closed(store, many(90), model="another")
     profile = profiles(store)[TE]
     assert (profile.run, profile.n, profile.answer_accuracy) == (quality, 3, 0.5)
-    assert profile.extra_turns == pytest.approx(0.95)
-    assert profile.extra_turns_source == (
-        f"closed-loop run {newest} with m: +95% turns, 95 % interval +50% to +140%, 2 pairs with full, "
-        "1 of them cut at the turn limit"
-    )
+    assert profile.extra_turns == pytest.approx(0.5)
+    assert profile.extra_turns_source.startswith(f"closed-loop run {newest} with m: +50% turns, 95 % interval +20% to")
+    assert profile.extra_turns_source.endswith("10 pairs with full, 1 of them cut at the turn limit")
     assert profiles(store)["full"].extra_turns is None
-    assert profiles(store, newest)[TE].extra_turns == pytest.approx(0.95)
+    assert profiles(store, newest)[TE].extra_turns == pytest.approx(0.5)
     assert profiles(store, newest)[TE].run == newest
 
 
-def test_fewer_turns_count_as_none(tmp_path: Path) -> None:
-    store = closed(tmp_path, {"a": ((10, "answered"), (8, "answered"))})
+def test_nine_pairs_are_too_few_for_a_profile(tmp_path: Path) -> None:
+    store = closed(tmp_path, many(pairs=9))
     profile = profiles(store)[TE]
+    assert profile.extra_turns is None
+    assert profile.extra_turns_source == (
+        f"assumed none: closed-loop run {find_run(store).run_id} with m: 9 pairs of runs that tell, fewer than 10"
+    )
+
+
+def test_fewer_turns_count_as_none(tmp_path: Path) -> None:
+    profile = profiles(closed(tmp_path, many(6)))[TE]
     assert profile.extra_turns == 0
-    assert profile.extra_turns_source.endswith("with m: -20% turns, 1 pair with full, counted as none")
+    assert "with m: -20% turns" in profile.extra_turns_source
+    assert profile.extra_turns_source.endswith(", counted as none")
 
 
 def test_what_reads_recorded_turns_passes_closed_runs_over(tmp_path: Path) -> None:
