@@ -3,9 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kvmill.simulator.calibration.operators import SIZES, fit_operators, possible
+from kvmill.simulator.calibration.operators import SIZES, fit_operators, joined, possible
 from kvmill.simulator.calibration.tables import Rows, matmul_rows, operator_rows, read_table
 from kvmill.simulator.gpus import GPUS
+from kvmill.simulator.models import find_geometry
 
 H100 = GPUS["h100"]
 
@@ -126,3 +127,37 @@ def test_the_shipped_figures_come_out_of_the_measured_tables(name, shared_data):
         assert [t for _, t in found.gpu.all_reduce(tp)] == pytest.approx(
             [t for _, t in shipped.all_reduce(tp)], rel=0.02
         )
+
+
+@pytest.mark.parametrize(("name", "device"), [("rtx-4090", "RTX4090"), ("rtx-pro-6000", "RTXPRO6000")])
+def test_the_shipped_figures_of_cards_come_out_of_their_layer_profiles(name, device, shared_data):
+    parts = ("dense", "per_sequence", "attention")
+    paths = [
+        shared_data / "serving/llmservingsim" / f"profile.{device}.Llama-3.1-8B.bf16.tp1.{part}.csv" for part in parts
+    ]
+    if not all(path.is_file() for path in paths):
+        pytest.skip(f"no layer profile of {name} in the shared data")
+    rows = [part for path in paths for part in operator_rows(read_table(path), find_geometry("llama-3.1-8b"))]
+    found = fit_operators(rows, GPUS[name])
+    assert sum(found.dropped.values()) == 0
+    assert len(found.figures) == 8
+    for figure in found.figures:
+        value = getattr(GPUS[name], figure.field)
+        value = value[figure.dtype] if figure.dtype else value
+        assert figure.value == pytest.approx(value, rel=TOLERANCE, abs=0.1e-6), figure.field
+        assert figure.held_out_error < 0.16
+
+
+def test_another_collection_on_the_same_chip_is_near_what_is_shipped(shared_data):
+    """vidur's A100 rows of 2024: an older stack, never fitted on."""
+    path = shared_data / "serving/vidur/a100.Llama-2-7b-hf.mlp.csv"
+    if not path.is_file():
+        pytest.skip("no layer table of vidur in the shared data")
+    gpu = GPUS["a100-80"]
+    rows = joined(operator_rows(read_table(path), None))
+    assert possible(rows, gpu).all()
+    p = gpu.overlap["bf16"]
+    operations = rows.flops / (gpu.flops["bf16"] * gpu.matmul["bf16"])
+    moved = rows.bytes / (gpu.bandwidth * gpu.streaming["bf16"])
+    error = (gpu.matmul_floor_s["bf16"] + (operations**p + moved**p) ** (1 / p)) / rows.seconds - 1
+    assert np.abs(error).mean() < 0.15
