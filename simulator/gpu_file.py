@@ -23,7 +23,7 @@ from typing import Any
 from ..console import note
 from ..errors import UserError, unknown
 from .gpu import Gpu
-from .gpus import GPUS
+from .gpus import GPUS, NO_PRICE
 
 NUMBERS = {  # key → (field, units of the field in one of the key's, lowest, highest)
     "usable_gib": ("usable_gib", 1.0, 1.0, 4096.0),
@@ -57,6 +57,15 @@ TEXTS = (
     "host_source",
     "error_source",
 )
+SOURCED = {  # where a figure of the file is from, unless it says so itself
+    "price_source": {"price_per_hour"},
+    "usable_source": {"usable_gib"},
+    "link_source": {"link_bandwidth"},
+    "host_source": {"host_step_s", "host_sequence_s"},
+    "error_source": {"step_error"},
+    "all_reduce_source": {"all_reduce_s"},
+    "efficiency_source": {"matmul", "streaming", "decode_attention", "prefill_attention", "attention_io"},
+}
 POINTS = "all_reduce_us"  # tensor-parallel size → pairs of message bytes and microseconds
 KEYS = ("name", "base", *NUMBERS, *BY_DTYPE, *TEXTS, POINTS, "calibration")
 DTYPES = ("bf16", "fp8")
@@ -110,7 +119,8 @@ def read_gpu(path: str | Path) -> Gpu:
     if found.name in GPUS:
         raise UserError(f"GPU file {path.name}: name {found.name!r} is that of a built-in GPU; choose another")
     if found.base is not None:
-        gpu = replace(_merged(GPUS[found.base], found.changes), name=found.name)
+        unknown_error = {"error_source": f"assumed: as of {found.base}"}  # it was measured on that part as it is
+        gpu = replace(_merged(GPUS[found.base], unknown_error | dict(found.changes)), name=found.name)
     else:
         gpu = _whole(found, path.name)
     _check(gpu, found.base, path.name)
@@ -126,10 +136,8 @@ def _whole(found: Calibration, where: str) -> Gpu:
         keys = {field: key for key, (field, *_) in (NUMBERS | BY_DTYPE).items()}
         missing = ", ".join(keys[field] for field in wanted)
         raise UserError(f"GPU file {where}: {missing} missing; give them, or base = one of {', '.join(GPUS)}")
-    sources: dict[str, Any] = {
-        f"{part}_source": f"{where} (given)" for part in ("efficiency", "link", "usable", "all_reduce", "price")
-    }
-    return Gpu(**(sources | known))
+    unsaid: dict[str, Any] = {"price_source": NO_PRICE, "all_reduce_source": f"{where}: none given"}
+    return Gpu(**(unsaid | known))
 
 
 def _merged(gpu: Gpu, changes: Mapping[str, Any]) -> Gpu:
@@ -155,8 +163,9 @@ def _changes(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
     if POINTS in raw:
         table = _table(raw[POINTS], f"{where}: {POINTS}", ("2", "4", "8"))
         changes["all_reduce_s"] = {int(tp): _points(v, f"{where}: {POINTS}.{tp}") for tp, v in table.items()}
-    if "price_per_hour" in changes:
-        changes.setdefault("price_source", f"{where} (given)")
+    for source, parts in SOURCED.items():
+        if parts & changes.keys():
+            changes.setdefault(source, f"{where} (given)")
     return changes
 
 

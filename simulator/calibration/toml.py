@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..gpu import Gpu
-from ..gpu_file import BY_DTYPE, NUMBERS, POINTS, TEXTS
+from ..gpu_file import BY_DTYPE, NUMBERS, POINTS, SOURCED, TEXTS
 
 
 def gpu_toml(gpu: Gpu, base: Gpu, facts: Mapping[str, Any]) -> str:
@@ -17,7 +17,7 @@ def gpu_toml(gpu: Gpu, base: Gpu, facts: Mapping[str, Any]) -> str:
         value = getattr(gpu, field)
         if value is not None and value != getattr(base, field):
             lines.append(f"{key} = {_number(value / unit)}")
-    lines += [f"{key} = {_text(getattr(gpu, key))}" for key in TEXTS if getattr(gpu, key) != getattr(base, key)]
+    lines += [f"{key} = {_text(getattr(gpu, key))}" for key in TEXTS if _said(key, gpu, base)]
     for key, (field, unit, *_) in BY_DTYPE.items():
         changed = {d: v / unit for d, v in getattr(gpu, field).items() if getattr(base, field).get(d) != v}
         lines += _table(key, (f"{dtype} = {_number(value)}" for dtype, value in changed.items()))
@@ -28,6 +28,13 @@ def gpu_toml(gpu: Gpu, base: Gpu, facts: Mapping[str, Any]) -> str:
     lines += _table(POINTS, (f"{tp} = [{text}]" for tp, text in pairs.items()))
     lines += _table("calibration", (f"{key} = {_value(value)}" for key, value in facts.items()))
     return "\n".join(lines) + "\n"
+
+
+def _said(source: str, gpu: Gpu, base: Gpu) -> bool:
+    """Whether a source must be written: it is another one, or what it speaks of is (a reader would replace it)."""
+    return source == "error_source" or any(
+        getattr(gpu, name) != getattr(base, name) for name in (source, *SOURCED.get(source, ()))
+    )
 
 
 def _table(name: str, rows: Iterable[str]) -> list[str]:

@@ -43,7 +43,9 @@ def test_a_gpu_starts_from_a_known_one_and_changes_what_the_file_says(tmp_path):
     assert gpu.all_reduce(2) == (pytest.approx((65536.0, 5e-6)), pytest.approx((16777216.0, 90e-6)))
     assert gpu.all_reduce(8) == h100.all_reduce(8)
     assert gpu.usable_gib == h100.usable_gib
-    assert gpu.price_source == "own.toml (given)"
+    assert gpu.price_source == gpu.efficiency_source == gpu.host_source == "own.toml (given)"
+    assert gpu.usable_source == h100.usable_source
+    assert (gpu.step_error, gpu.error_source) == (h100.step_error, "assumed: as of h100")
 
 
 def test_a_gpu_may_be_given_whole_and_then_has_no_price(tmp_path):
@@ -51,7 +53,9 @@ def test_a_gpu_may_be_given_whole_and_then_has_no_price(tmp_path):
     assert gpu.bandwidth == 900e9
     assert gpu.flops == {"bf16": 300e12}
     assert gpu.price_per_hour is None
-    assert gpu.efficiency_source == "own.toml (given)"
+    assert gpu.efficiency_source == gpu.usable_source == "own.toml (given)"
+    assert gpu.link_source.startswith("assumed")
+    assert gpu.price_source == "unknown: give --price"
     with pytest.raises(UserError, match="no all-reduce times"):
         gpu.all_reduce(2)
 
