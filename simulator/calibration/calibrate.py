@@ -16,6 +16,7 @@ from ...errors import InputError, UserError
 from ..deployment import Deployment
 from ..geometry import Geometry
 from ..gpu import Gpu
+from ..gpus import GPUS
 from ..hardware import find_gpu
 from ..models import find_geometry
 from . import ends, steps
@@ -195,5 +196,6 @@ def calibrate_text(result: Mapping[str, Any]) -> str:
         f"{kind}: {count:,} rows, {result['dropped'][kind]:,} dropped as beyond what {result['gpu']} can do"
         for kind, count in result["read"].items()
     ]
-    written = f"\n\nWritten to {result['out']}: give it as --gpu or --calibration." if result["out"] else ""
+    ways = "--gpu or --calibration" if result["gpu"] in GPUS else "--calibration"
+    written = f"\n\nWritten to {result['out']}: give it as {ways}." if result["out"] else ""
     return f"{head}{body}\n\n" + "\n".join(lines) + written

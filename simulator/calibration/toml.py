@@ -8,11 +8,16 @@ from typing import Any
 
 from ..gpu import Gpu
 from ..gpu_file import BY_DTYPE, NUMBERS, POINTS, SOURCED, TEXTS
+from ..gpus import GPUS
 
 
 def gpu_toml(gpu: Gpu, base: Gpu, facts: Mapping[str, Any]) -> str:
-    """Text of the file; `facts` become its table `calibration`."""
-    lines = [f"name = {_text(gpu.name)}", f"base = {_text(base.name)}"]
+    """Text of the file; `facts` become its table `calibration`.
+
+    Over a GPU of the user's own the file has that name and no base: it can be laid over it, not stand alone.
+    """
+    built_in = base.name in GPUS
+    lines = [f"name = {_text(gpu.name)}", f"base = {_text(base.name)}"] if built_in else [f"name = {_text(base.name)}"]
     for key, (field, unit, *_) in NUMBERS.items():
         value = getattr(gpu, field)
         if value is not None and value != getattr(base, field):

@@ -53,6 +53,17 @@ def test_operators_alone_leave_the_error_of_a_step_assumed(shared_data, tmp_path
     assert find_gpu("a100-80", tmp_path / "a.toml").matmul["bf16"] == pytest.approx(found["figures"][0]["value"])
 
 
+def test_a_gpu_of_ones_own_is_calibrated_by_a_file_to_lay_over_it(shared_data, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text('name = "mine"\nbase = "a100-40"\n', encoding="utf-8")
+    path = shared_data / "serving/aiconfigurator/a100_sxm.vllm-0.14.0.gemm_perf.parquet"
+    found = calibrate([path], str(own), out=tmp_path / "c.toml")
+    assert "give it as --calibration." in calibrate_text(found)
+    assert find_gpu(str(own), tmp_path / "c.toml").matmul["bf16"] == pytest.approx(found["figures"][0]["value"])
+    with pytest.raises(UserError, match="missing"):
+        find_gpu(str(tmp_path / "c.toml"))
+
+
 def test_impossible_rows_are_counted_in_the_answer(tmp_path):
     rows = {"gemm_dtype": ["bfloat16"] * 40, "m": [4096 + i for i in range(40)], "n": [4096] * 40, "k": [8192] * 40}
     honest = [2 * m * 4096 * 8192 / (0.7 * 989e12) * 1e3 for m in rows["m"]]
