@@ -8,15 +8,16 @@ from typing import Any
 
 from .bench import Bench, Variant
 from .positions import NOMINAL_TPOT_S
-from .search import Side, mean_meets, smallest
+from .search import PILOT_SEEDS, Side, mean_meets, smallest, soon_meets
 
-FEW = 4  # replications that break-even and other shapes rest on
+FEW = 4  # replications that break-even and headroom rest on
+FEWEST = 2  # replications that other shapes rest on
 MOST_GROWTH = 4.0  # extra turns beyond which break-even is not looked for
 GROWTH_STEP = 0.1
 CUT_SHARE = 0.05  # sessions that the window may end at a growth in turns that is still called real
 AT_WINDOW = "sessions then reach the model's window"
 NOT_TRIED = "more was not tried"
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "no prefix shared": {"shared": False},
     "half the growth per turn": {"growth": 0.5},
 }
@@ -25,8 +26,9 @@ SHAPES = {
 def assumed(replications: int) -> str:
     """What the moved answers rest on, for the list of assumptions."""
     return (
-        f"slower and faster machines rest on all {replications} replications, other shapes, headroom and more turns on "
-        f"{min(FEW, replications)}; more turns: as many tasks per second (agents as sessions last at "
+        f"slower and faster machines rest on all {replications} replications where the first {PILOT_SEEDS} leave them "
+        f"undecided, headroom and more turns on {min(FEW, replications)}, other shapes on {min(FEWEST, replications)}; "
+        f"more turns: as many tasks per second (agents as sessions last at "
         f"{NOMINAL_TPOT_S * 1e3:g} ms per token), each with more of its own turns until the model's window"
     )
 
@@ -51,7 +53,9 @@ def _size(
 ) -> int | None:
     """The smallest fleet of a variant whose mean over `seeds` meets, in replicas. Any size may be found."""
     slos = bench.scenarios[0].slos
-    return smallest(lambda n: mean_meets(bench.run(variant, n, seeds), slos), 1, most, start, stride)
+    return smallest(
+        lambda n: soon_meets(lambda some: bench.run(variant, n, some), seeds, slos), 1, most, start, stride
+    )
 
 
 def break_even(bench: Bench, side: Side, replicas: int, seeds: Sequence[int]) -> dict[str, Any]:
@@ -93,7 +97,8 @@ def other_shapes(bench: Bench, sides: list[Side], seeds: Sequence[int], most: in
         row: dict[str, Any] = {"what": what}
         for side in sides[:1] + sides[1:][-1:]:
             if side.count is not None:
-                found = _size(bench, replace(side.variant, **change), seeds[:FEW], most, side.count)
+                start = max(1, round(side.count * change.get("growth", 1.0)))
+                found = _size(bench, replace(side.variant, **change), seeds[:FEWEST], most, start)
                 row[bench.scenarios[side.variant.index].policy] = found and found * tp
         rows.append(row)
     return rows

@@ -137,7 +137,7 @@ def swept(
         except UserError as error:
             refused.append(error)
             empty = dict.fromkeys(KEPT) | {"feasible": False, "infeasible_because": str(error)}
-            rows += [empty | {"policy": policy} | base | dict(machine) for policy in grid.policies]
+            rows += [empty | {"policy": policy} | dict(base) | dict(machine) for policy in grid.policies]
             continue
         plans.append(found)
         place = dict(machine) | {"gpu": found["gpu"], "model": found["model"], "tp": found["tp"]}
