@@ -125,7 +125,7 @@ def replay(
     ] = None,
     actions: Annotated[
         str | None,
-        typer.Option(help="Grammar of actions: hermes, qwen-xml, gemma, samples or fallback (chosen by the template)."),
+        typer.Option(help="Grammar of actions: hermes, qwen-xml, gemma, samples, fenced or fallback (chosen)."),
     ] = None,
     seed_turns: Annotated[
         int | None, typer.Option(min=0, help="Of closed mode: recorded turns before the model acts by itself (2).")

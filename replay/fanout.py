@@ -87,7 +87,10 @@ def run_replay(
     most = MAX_ACTION_TOKENS if max_action_tokens is None else max_action_tokens
     asking = Asking.of(loaded, most, temperature) if acting else None
     sources = sorted({trajectory.source for trajectory in trajectories}) if acting else []
-    grammars = {source: grammar or grammar_for(source, loaded.tokenizer, model) for source in sources}
+    calling = {t.source for t in trajectories if any(turn.assistant.tool_calls for turn in t.turns)}
+    grammars = {
+        source: grammar or grammar_for(source, loaded.tokenizer, model, calls=source in calling) for source in sources
+    }
     if equal_size is not None:
         counted = [t for t in trajectories if include_compacted or not t.already_compacted] or trajectories
         whole = [tokenize(trajectory, loaded.tokenizer) for trajectory in counted]

@@ -1,4 +1,4 @@
-"""Which grammar reads a model's actions: the samples' own, else the one that reads back what the template prints."""
+"""Which grammar reads a model's actions: that of the runs' own text, else the one that reads back what is printed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ...traces.render import Transcript
 from ...traces.template import TextTokenizer, abilities
 from ...traces.tokens import shield_of
 from ...traces.trajectory import Message, ToolCall
-from . import fallback, gemma, hermes, qwen_xml, samples
+from . import fallback, fenced, gemma, hermes, qwen_xml, samples
 from .action import Grammar
 
 GRAMMARS: dict[str, Grammar] = {
@@ -15,8 +15,10 @@ GRAMMARS: dict[str, Grammar] = {
     "qwen-xml": qwen_xml.parse,
     "gemma": gemma.parse,
     "samples": samples.parse,
+    "fenced": fenced.parse,
     "fallback": fallback.parse,
 }
+_FENCED = {"swe-agent", "mini-swe-agent"}  # where their runs record no calls, commands stand in the text
 _CALL = ToolCall("kvqcall01", "kvq_name", '{"kvq_key": "kvq value"}', {"kvq_key": "kvq value"})
 
 
@@ -27,10 +29,15 @@ def require_known(name: str) -> str:
     return name
 
 
-def grammar_for(source: str, tokenizer: TextTokenizer, model: str) -> str:
-    """The name of the grammar for trajectories of `source`. UserError if none reads what the template prints."""
+def grammar_for(source: str, tokenizer: TextTokenizer, model: str, *, calls: bool = True) -> str:
+    """The name of the grammar for trajectories of `source`; `calls`: whether any of them records tool calls.
+
+    UserError if none reads what the template prints.
+    """
     if source == "samples":
         return "samples"
+    if source in _FENCED and not calls:
+        return "fenced"
     if abilities(tokenizer).calls == "text":
         return "fallback"
     transcript = Transcript(tokenizer, shield_of(tokenizer))

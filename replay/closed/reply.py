@@ -14,13 +14,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from ..actions import fenced
 from ..actions.action import Action, without_thinking
 from ..actions.choose import GRAMMARS
 
 ENDING_TOOLS = {"submit", "finish", "final_answer", "submit_answer", "done"}
 # How calls begin: where one stands in a message without calls, it could not be read.
 _TAGS = re.compile(r"</?tool_call>|<function=|<\|tool_call>|<start_function_call>")
-_BEGINNINGS = {"samples": re.compile(r"^\s*(?:(?:Search|Ask|Check):|(?:cat|grep)\b)", re.MULTILINE)}
+_LINES = re.compile(r"^\s*(?:(?:Search|Ask|Check):|(?:cat|grep)\b)", re.MULTILINE)
+_BEGINNINGS = {"fenced": fenced.OPENINGS, "samples": _LINES}
 
 
 @dataclass(frozen=True, slots=True)

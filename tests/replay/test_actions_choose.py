@@ -36,8 +36,14 @@ def test_a_template_without_calls_gets_the_fallback_and_the_samples_their_own() 
     assert grammar_for("samples", calling("hermes"), "m") == "samples"
 
 
+def test_commands_are_text_where_runs_of_swe_agent_record_no_calls() -> None:
+    assert grammar_for("swe-agent", calling("hermes"), "m", calls=False) == "fenced"
+    assert grammar_for("swe-agent", calling("hermes"), "m") == "hermes"
+    assert grammar_for("tau-bench", calling("hermes"), "m", calls=False) == "hermes"
+
+
 def test_unknown_grammars_and_templates_say_what_is_known() -> None:
-    with pytest.raises(UserError, match=r"unknown action grammar 'qwen'.*fallback, gemma, hermes, qwen-xml, samples"):
+    with pytest.raises(UserError, match=r"unknown action grammar 'qwen'.*fallback, fenced, gemma, hermes, qwen-xml"):
         require_known("qwen")
     with pytest.raises(UserError, match="chat template of m prints; name one with --actions"):
         grammar_for("tau-bench", calling("none"), "m")
