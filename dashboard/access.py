@@ -10,6 +10,7 @@ import csv
 import hashlib
 import hmac
 import io
+import ipaddress
 import json
 import os
 import re
@@ -22,10 +23,10 @@ from ..errors import UserError
 from .job import now
 
 TOKEN, TOKEN_FILE, ROOTS = "KVMILL_TOKEN", "KVMILL_TOKEN_FILE", "KVMILL_INPUT_ROOTS"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 AUDIT = "audit.jsonl"
 LEAST_TOKEN = 16
 _SEPARATORS = re.compile(r"[,=|()]")
+_BETWEEN_ROOTS = re.compile(r":(?!//)")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -51,10 +52,7 @@ class Access:
 
     @classmethod
     def from_environment(cls, store: Path) -> Access:
-        """From KVMILL_TOKEN or KVMILL_TOKEN_FILE, and KVMILL_INPUT_ROOTS (separated as PATH is). UserError if unusable.
-
-        URIs in KVMILL_INPUT_ROOTS are separated by spaces, since they hold colons themselves.
-        """
+        """From KVMILL_TOKEN or KVMILL_TOKEN_FILE, and KVMILL_INPUT_ROOTS (as PATH is separated). UserError if bad."""
         token = read_token()
         return cls(
             store=store.resolve(),
@@ -110,12 +108,16 @@ def _below(uri: str, root: str) -> bool:
 
 
 def split_roots(text: str) -> list[str]:
-    """The places of KVMILL_INPUT_ROOTS: folders separated by colons or spaces, URIs by spaces."""
-    return [
-        root
-        for word in text.split()
-        for root in ([word] if "://" in word else [part for part in word.split(os.pathsep) if part])
-    ]
+    """The places of KVMILL_INPUT_ROOTS: `/data:s3://bucket/traces` are two."""
+    return [root for root in _BETWEEN_ROOTS.split(text) if root]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def read_token() -> str | None:

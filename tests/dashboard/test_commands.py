@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from kvmill.dashboard.commands import command
+from kvmill.dashboard.commands import command, environment
 from kvmill.errors import UserError
+
+
+TOKEN = "a-token-of-these-tests"
 
 
 def free_port() -> int:
@@ -24,10 +27,45 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+@pytest.fixture(autouse=True)
+def _no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KVMILL_TOKEN", "KVMILL_TOKEN_FILE", "KVMILL_INPUT_ROOTS"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_other_hosts_are_refused_because_there_is_no_login(host: str):
-    with pytest.raises(UserError, match="no login yet"):
+def test_other_hosts_are_refused_without_a_token_and_the_line_says_what_to_do(host: str):
+    with pytest.raises(UserError, match="--token-file FILE or set KVMILL_TOKEN"):
         command(host, free_port())
+
+
+def test_with_a_token_another_address_is_served(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KVMILL_TOKEN", TOKEN)
+    assert "--server.address=0.0.0.0" in command("0.0.0.0", free_port())
+
+
+@pytest.mark.parametrize("words", [["--host", "0.0.0.0"], ["--host", "0.0.0.0", "--token-file", "nowhere"]])
+def test_the_command_itself_exits_with_2_and_one_line(words: list[str], tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "kvmill", "dashboard", *words, "--store", str(tmp_path / "store")],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_token_stays_in_its_file_and_out_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "token"
+    file.write_text(TOKEN + "\n")
+    given = environment(
+        tmp_path / "store", file, ["s3://bucket/traces", str(tmp_path)], {"KVMILL_INPUT_ROOTS": "/data"}
+    )
+    assert given["KVMILL_TOKEN_FILE"] == str(file)
+    assert given["KVMILL_INPUT_ROOTS"] == f"/data:s3://bucket/traces:{tmp_path}"
+    assert TOKEN not in str(given)
+    monkeypatch.setenv("KVMILL_TOKEN_FILE", str(file))
+    assert TOKEN not in str(command("0.0.0.0", free_port()))
 
 
 def test_a_taken_port_is_said_before_streamlit_starts():
@@ -44,6 +82,7 @@ def test_the_server_is_this_interpreter_without_usage_statistics():
     assert Path(arguments[4]).is_file()
     assert "--browser.gatherUsageStats=false" in arguments
     assert "--server.address=127.0.0.1" in arguments
+    assert {"--server.enableCORS=true", "--server.enableXsrfProtection=true"} <= set(arguments)
 
 
 def test_it_serves_and_one_signal_ends_it(tmp_path: Path):
