@@ -3,10 +3,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds import deployment, scenario
 
 from kvmill.errors import UserError
 from kvmill.replay.policies.base import split_turns
+from kvmill.simulator.fleet import Fleet
 from kvmill.simulator.requestlog import chains, common_prefixes, sessions
+from kvmill.simulator.workload import Workload
 from kvmill.traces.files import read_file
 from kvmill.traces.trajectory import Request
 
@@ -117,6 +120,16 @@ def test_sharing_is_true_never_more_than_there_is_and_never_alone(contents):
         else:
             assert shared == 0
     assert len({shared for shared, group in found if group == 1}) <= 1
+
+
+def test_a_replica_prefills_what_sessions_share_once():
+    log = [request(str(i), 10.0 * i, 2000, 5, (0, 1, 10 * i + 2, 10 * i + 3)) for i in range(20)]
+    specs, notes = sessions(log)
+    assert "20 sessions begin like others, in 1 groups by prefix hashes, with 51.2% of all first inputs" in notes
+    world = scenario(Workload("log", tuple(specs)), place=deployment(30_000))
+    fleet = Fleet(world.load, world.positions, world.plan_of, world.deployment, world.cost, 1, 0, check=True)
+    fleet.env.run(until=300.0)
+    assert fleet.replicas[0].meter.fed_tokens == 20 * 2000 - 19 * 1024
 
 
 def log_of(folder, name):

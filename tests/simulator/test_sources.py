@@ -1,5 +1,7 @@
 import json
+from collections import Counter
 
+import numpy as np
 import pytest
 
 from kvmill.errors import UserError
@@ -93,7 +95,83 @@ def test_a_request_log_keeps_its_arrivals_and_takes_prefix_tokens(store, tmp_pat
     assert again.kind == "open"
 
 
-@pytest.mark.parametrize("flags", [{"scale_tokens": 0.0}, {"prefix_tokens": 0}, {"agents": 1, "rate": 1.0}])
+def real(shared_data, store, name, fill=None):
+    path = shared_data / "traces" / name
+    if not path.exists():
+        pytest.skip(f"{name} is not in the shared data folder")
+    return find_workload(str(path), fill, store=store)
+
+
+def test_mooncakes_conversations_as_a_workload(shared_data, store):
+    """Sessions from prefix hashes, the common block of 512 tokens, and forks of a conversation, which share more."""
+    load = real(shared_data, store, "mooncake-fast25/conversation_trace.head.jsonl")
+    sessions = load.sessions
+    turns = np.array([len(s.waits) for s in sessions])
+    waits = np.array([wait for s in sessions for wait in s.waits[:-1]])
+    groups = Counter(s.group for s in sessions)
+    assert (load.kind, len(sessions), turns.sum(), turns.max(), (turns > 1).sum()) == (
+        "recorded",
+        7750,
+        11_523,
+        41,
+        1946,
+    )
+    assert np.percentile(waits, [50, 90]) == pytest.approx([111.4, 464.8], rel=0.001)
+    assert load.sessions_per_s == pytest.approx(7750 / 3396)
+    assert (len(groups), max(groups.values()), sum(count == 2 for count in groups.values())) == (472, 6763, 436)
+    common = next(s for s in sessions if groups[s.group] == 6763)
+    assert common.shared == 512
+    assert sum(s.shared for s in sessions) / sum(s.segments[0].tokens for s in sessions) == pytest.approx(
+        0.1102, abs=1e-4
+    )
+    assert all(s.shared < s.segments[0].tokens for s in sessions)
+    assert (
+        "7,750 sessions begin like others, in 472 groups by prefix hashes, with 11.0% of all first inputs"
+        in load.assumed
+    )
+
+
+def test_azures_code_log_is_single_turns_that_share_nothing(shared_data, store):
+    load = real(shared_data, store, "azure-llm-2023/AzureLLMInferenceTrace_code.csv", Fill(scale_load=3.0))
+    assert (load.kind, len(load.sessions), load.scale_load) == ("recorded", 8819, 3.0)
+    assert {(len(s.waits), len(s.segments), s.shared) for s in load.sessions} == {(1, 2, 0)}
+    assert np.mean([s.segments[0].tokens for s in load.sessions]) == pytest.approx(2047.85, abs=0.01)
+    assert np.mean([s.segments[1].tokens for s in load.sessions]) == pytest.approx(27.88, abs=0.01)
+    assert max(s.start_s for s in load.sessions) == pytest.approx(3435.948, abs=0.001)
+    assert load.sessions_per_s == pytest.approx(3 * 8819 / 3435.948)
+    assert "8,819 requests make 8,819 sessions, 8,819 of a single turn, on which no policy saves" in load.assumed
+    assert load.assumed[-1].startswith("3 times the recorded sessions per second: the recorded starts")
+
+
+@pytest.mark.parametrize(
+    "fill", [Fill(scale_load=2.0), Fill(rate=0.5, scale_load=2.0), Fill(agents=50, scale_load=2.0)]
+)
+def test_any_load_can_be_scaled(fill):
+    load = find_workload("long-agents", fill)
+    assert (load.agents, load.rate) in ((800, None), (None, 1.0), (100, None))
+    assert load.scale_load == 1.0
+
+
+def test_bursts_are_said():
+    load = find_workload("long-agents", Fill(rate=0.2, burstiness=3.0))
+    assert load.burstiness == 3.0
+    assert "0.2 sessions per second, Gamma gaps with a coefficient of variation of 3" in load.assumed
+    with pytest.raises(UserError, match="give --rate SESSIONS_PER_S"):
+        find_workload("long-agents", Fill(burstiness=3.0))
+
+
+def test_sample_trajectories_share_the_system_prompt_of_their_family(store):
+    found = find_workload("samples", store=store)
+    families = [t.family for t in load()]
+    for family in set(families):
+        own = [s for s, its in zip(found.sessions, families, strict=True) if its == family]
+        assert len({(s.shared, s.group) for s in own}) == 1
+        assert 0 <= own[0].shared < min(s.segments[0].tokens for s in own)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"scale_load": 0.0}, {"scale_tokens": 0.0}, {"prefix_tokens": 0}, {"agents": 1, "rate": 1.0}]
+)
 def test_flags_that_cannot_be_are_refused(flags):
     with pytest.raises(UserError):
         Fill(**flags)
