@@ -19,7 +19,7 @@ def assumptions(scenario: Scenario) -> dict[str, Any]:
         f"({gpu.host_source})",
         "efficiencies": gpu.efficiency_source,
         "compaction": _compaction(deployment),
-        "activation_gib": deployment.activation_gib,
+        "activation": f"{deployment.activation.gib:.2f} GiB per GPU ({deployment.activation.source})",
         "batching": f"{deployment.token_budget:,} tokens per step, {deployment.max_sequences:,} sequences at once",
         "preemption": _preemption(deployment),
         "router": scenario.router,

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass, replace
 
 from ..errors import UserError
+from .activation import Activation, activation_peak
 from .geometry import DTYPE_BYTES, Geometry
 from .hardware import Gpu
 
 GIB = 2.0**30
 BLOCK_TOKENS = 16
-ACTIVATION_GIB = 5.0  # peak at a budget of 8,192 tokens: 4.8-5.6 in vLLM's own reports, whatever the model's size
 NON_TORCH_GIB = {1: 0.13}  # else 0.55
 TP_SIZES = (1, 2, 4, 8)
 HOST_GIB = 128.0  # host memory per GPU that offloaded sessions may fill: assumed
@@ -42,7 +42,7 @@ class Deployment:
     token_budget: int = 8192
     max_sequences: int = 256
     watermark: float = 0.0  # share of blocks kept free at admission; vLLM v1 keeps none, and 1 % fits its runs worse
-    activation_gib: float = ACTIVATION_GIB
+    activation_gib: float | None = None  # the peak that the engine reserves; None: by the rule of `activation`
     retention: str = "lru"
     host_gib: float = HOST_GIB
     preemption: str = "recompute"
@@ -82,6 +82,13 @@ class Deployment:
         """Whether evicted caches go to host memory."""
         return self.retention == "offload"
 
+    @property
+    def activation(self) -> Activation:
+        """The activation peak on each GPU, and where the figure is from."""
+        if self.activation_gib is not None:
+            return Activation(self.activation_gib, "given")
+        return activation_peak(self.geometry, self.max_sequences, self.token_budget, self.tp)
+
     def row_bytes(self) -> float:
         """Bytes of one token's K and V on each GPU; KV heads beyond the tensor-parallel size are split."""
         return self.geometry.row_bytes(self.kv_dtype) / min(self.tp, self.geometry.kv_heads)
@@ -97,7 +104,7 @@ class Deployment:
     def cache_gib(self) -> float:
         """usable · utilisation − weights − activation peak − non-torch, per GPU; negative when it does not fit."""
         non_torch = NON_TORCH_GIB.get(self.tp, 0.55)
-        return self.gpu.usable_gib * self.utilisation - self.weights_gib() - self.activation_gib - non_torch
+        return self.gpu.usable_gib * self.utilisation - self.weights_gib() - self.activation.gib - non_torch
 
     def blocks(self) -> int:
         """Blocks of 16 tokens in one replica's pool."""

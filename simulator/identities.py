@@ -40,7 +40,7 @@ def crowded(pool_tokens: int, **fields: Any) -> Deployment:
     """An H100 with Llama-3.1-8B whose pool is cut down to about `pool_tokens`."""
     plain = Deployment(find_geometry("llama-3.1-8b"), find_gpu("h100"), **fields)
     spare = plain.cache_gib() - pool_tokens * plain.row_bytes() / 2.0**30
-    return replace(plain, activation_gib=plain.activation_gib + spare)
+    return replace(plain, activation_gib=plain.activation.gib + spare)
 
 
 def crowd(tool: float = 400.0, out: float = 200.0, agents: int = AGENTS, groups: int = 1) -> Workload:

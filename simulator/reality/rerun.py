@@ -57,7 +57,7 @@ def place_of(record: Record, place: Deployment) -> Deployment:
     if record.blocks is None:
         return place
     spare = place.cache_gib() - (record.blocks + 0.5) * BLOCK_TOKENS * place.row_bytes() / GIB
-    return replace(place, activation_gib=place.activation_gib + spare)
+    return replace(place, activation_gib=place.activation.gib + spare)
 
 
 def rerun(record: Record, place: Deployment, cost: CostModel) -> Rerun:

@@ -14,7 +14,7 @@ CALM = {"replications": 4, "turns": 400}
 
 
 def world(load, **fleet):
-    return Given(load, PLACE.geometry, PLACE.gpu, 1, {"activation_gib": PLACE.activation_gib}, fleet)
+    return Given(load, PLACE.geometry, PLACE.gpu, 1, {"activation_gib": PLACE.activation.gib}, fleet)
 
 
 @pytest.fixture(scope="module")

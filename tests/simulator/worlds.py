@@ -22,7 +22,7 @@ def deployment(pool_tokens: int | None = None, model: str = "llama-3.1-8b", gpu:
     if pool_tokens is None:
         return plain
     spare = plain.cache_gib() - pool_tokens * plain.row_bytes() / 2**30
-    return Deployment(find_geometry(model), find_gpu(gpu), activation_gib=plain.activation_gib + spare, **fields)
+    return Deployment(find_geometry(model), find_gpu(gpu), activation_gib=plain.activation.gib + spare, **fields)
 
 
 def sessions(
