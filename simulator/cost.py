@@ -188,10 +188,6 @@ class CostModel:
         read = steps * rows + decodes * steps * (steps - 1) / 2.0
         return steps * (self.fixed_s(decodes) + self.attention_floor_s + decodes * self.state_s) + read * self.row_s
 
-    def steps_on_floor(self, decodes: int, rows: float) -> int:
-        """Steps after which a stretch's closed sum would break: none here, as every term is linear in the rows."""
-        return 1 << 60
-
 
 def _beside(operations_s: float, bytes_s: float, overlap: float) -> float:
     """Two times that hide each other in part: the longer alone for a large `overlap`, their sum for 1."""

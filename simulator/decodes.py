@@ -79,7 +79,7 @@ class DecodeSet:
     # -- stretches -----------------------------------------------------------------------------------------
 
     def stretch(self, available: int) -> int:
-        """Steps until a sequence is complete, `available` blocks run out, or the attention term leaves its floor."""
+        """Steps until a sequence is complete or `available` blocks run out."""
         heap = self._heap
         while heap[0][2].finish != heap[0][0]:
             heapq.heappop(heap)
@@ -91,7 +91,7 @@ class DecodeSet:
                 left -= self._bins[-(self.counter + room) & MASK]
                 room += 1
             steps = min(steps, room)
-        return min(steps, self.cost.steps_on_floor(self.count, self.rows))
+        return steps
 
     def span_s(self, steps: int) -> float:
         """Seconds of `steps` steps from here."""
