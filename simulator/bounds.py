@@ -106,7 +106,8 @@ def _turns_per_s(scenario: Scenario, wait_s: float, output: float) -> float:
     if load.kind == "open":
         return (load.rate or 0.0) * positions.mean_turns
     if load.kind == "recorded":
-        return positions.mean_turns * len(positions.usable) / max(1e-9, scenario.horizon_s()[1])
+        sessions = load.scale_load * len(positions.usable)
+        return positions.mean_turns * sessions / max(1e-9, scenario.horizon_s()[1])
     limits = {s.metric: s.limit_s for s in scenario.slos if s.percentile >= 90}  # a median says little of the mean
     if not {"ttft", "tpot"} <= limits.keys():
         return 0.0
