@@ -182,11 +182,14 @@ def plan(
     return plan_named(workload, model, gpu, slo=slo, policies=policies, store=_open(store), **options)
 
 
-def validate() -> dict[str, Any]:
-    """Check the simulator against closed forms, as `kvmill validate`: `passed`, `checks`."""
+def validate(*, only: str | None = None, data: str | Path | None = None) -> dict[str, Any]:
+    """Check the simulator, as `kvmill validate`: `passed`, `checks`, `skipped`. Takes minutes.
+
+    `only`: exact, interval or reality; `data`: a folder of recorded runs. UserError on anything else.
+    """
     from .simulator.validate import validate as run
 
-    return run()
+    return run(only=only, data=data)
 
 
 def select(

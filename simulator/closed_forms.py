@@ -89,6 +89,17 @@ def recent_wait(rate: float, law: Sequence[tuple[float, float]], customers: int)
     return total
 
 
+def recent_wait_exponential(load: float, customers: int) -> float:
+    """The same for exponential services, in units of their mean: k services exceed k gaps by Beta probabilities."""
+    from scipy.special import betainc
+
+    k = np.arange(1, customers + 1)
+    part = load / (1 + load)
+    # In mean gaps: E[(load·Γ_k − Γ'_k)⁺] = load·k·P(load·Γ_{k+1} > Γ'_k) − k·P(load·Γ_k > Γ'_{k+1}).
+    excess = load * k * betainc(k, k + 1, part) - k * betainc(k + 1, k, part)
+    return float((excess / k).sum()) / load
+
+
 def processor_sharing(rate: float, mean_s: float) -> float:
     """Mean time in an M/G/1 processor-sharing queue: service/(1 − ρ), whatever the law of the service."""
     return mean_s / (1 - rate * mean_s)

@@ -138,13 +138,16 @@ def _text_of(found: dict[str, Any]) -> str:
 
 @guarded
 def validate_command(
+    only: Annotated[str | None, typer.Option(help="one kind of check: exact, interval or reality")] = None,
+    data: Annotated[Path | None, typer.Option(help="folder of recorded runs [env KVMILL_SHARED_DATA]")] = None,
     as_json: Json = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="as a page of the documentation")] = False,
 ) -> None:
-    """Check the simulator against closed forms and identities."""
-    from .validate import markdown, text, validate
+    """Check the simulator against identities, closed forms and recorded runs."""
+    from .validate import validate
+    from .validation_text import markdown, text
 
-    found: dict[str, Any] = validate(tick=steps("validate", "checks", 20))
+    found: dict[str, Any] = validate(steps("validate", "checks", 110), only=only, data=data, workers=2)
     answer(found, as_json, lambda: markdown(found) if as_markdown else text(found))
     if not found["passed"]:
         names = ", ".join(check["name"] for check in found["checks"] if not check["passed"])

@@ -21,6 +21,7 @@ from .closed_forms import (
     mean_value,
     processor_sharing,
     recent_wait,
+    recent_wait_exponential,
     single_server,
 )
 from .estimates import Estimate, estimate
@@ -32,9 +33,9 @@ SERVICE_S = STEP_S * TOKENS
 WIDEST, WIDEST_LOADED, LOADED = 0.02, 0.05, 0.9  # half-width asked for, and beyond which load a wider one will do
 SLICES = 300
 
-# Arrivals over which a single server remembers, of (1 + cv²)/(1 − ρ)². A longer memory explains more, and leaves rare
-# events that batch means of these lengths are no longer normal in: the interval would miss more often than it says.
-RECENT = 0.5
+# Arrivals over which a server remembers, of (1 + cv²)/(1 − ρ)². A longer memory explains more, and leaves rare events
+# that batch means are no longer normal in: with these the interval misses as often as it says (tried on the recursion).
+RECENT, RECENT_LOADED = 1.0, 0.5
 # Outputs of two lengths, (tokens, parts of ten), of that mean, by the squared coefficient of variation.
 TWO_LENGTHS = {
     0.0: ((6000, 10),),
@@ -78,29 +79,37 @@ def single_servers(cv2: float, load: float, requests: int, share: float) -> Iter
 def recent(seen: Observed, cv2: float, load: float) -> tuple[np.ndarray, float]:
     """A control of a single server: the work that it would find had it been empty a while ago, and the mean of that."""
     law = [(tokens / TOKENS, parts / 10) for tokens, parts in TWO_LENGTHS[cv2]]
-    customers = 2 * round(RECENT * (1 + cv2) / (1 - load) ** 2)
+    customers = remembered(cv2, load)
     return recent_waits(seen, customers) / SERVICE_S, recent_wait(load, law, customers)
 
 
-def recent_waits(seen: Observed, customers: int) -> np.ndarray:
+def remembered(cv2: float, load: float) -> int:
+    """Arrivals that a control looks back at."""
+    return 2 * round((RECENT if load <= LOADED else RECENT_LOADED) * (1 + cv2) / (1 - load) ** 2)
+
+
+def recent_waits(seen: Observed, customers: int, servers: int = 1) -> np.ndarray:
     """What each counted turn would have waited had the server been empty `customers` (an even number) arrivals before.
 
-    Lindley's recursion from there: the running sum of (service − next gap), less its least value since.
+    Lindley's recursion from there: the running sum of (service − next gap), less its least value since. `servers` are
+    taken for one that is as fast as all of them.
     """
     path = np.zeros(len(seen.turns))
-    np.cumsum(seen.turns[:-1, 2] * STEP_S - np.diff(seen.turns[:, 0]), out=path[1:])
+    np.cumsum(seen.turns[:-1, 2] * STEP_S / servers - np.diff(seen.turns[:, 0]), out=path[1:])
     least = minimum_filter1d(path, customers + 1, mode="nearest", origin=customers // 2)  # looks back only
     return (path - least)[seen.inside]
 
 
 def many_at_once(servers: int, load: float, requests: int, share: float) -> Iterator[Estimate]:
     """M/M/c: a step of constant length, c sequences at once."""
-    rate = servers * load / SERVICE_S
+    rate, customers = servers * load / SERVICE_S, remembered(1.0, load)
     seen = open_queue(Law(step_s=STEP_S, cap=servers), rate, spoken(), round(requests * share), seed=0)
+    work = recent_waits(seen, customers, servers) * servers / SERVICE_S
     yield estimate(
         f"M/M/c, c = {servers}, load {load:g}: mean time",
         seen.times / SERVICE_S,
         many_servers(servers * load, 1.0, servers),
+        (work, recent_wait_exponential(load, customers)),
         *drawn(seen, rate),
         widest=widest(load, share),
     )
@@ -121,7 +130,8 @@ def unlimited(present: float, requests: int, share: float) -> Iterator[Estimate]
     gaps = seen.gaps * rate
     yield estimate("Poisson arrivals: mean gap", gaps, 1.0, widest=wide)
     yield estimate("Poisson arrivals: variance of the gap", (gaps - 1.0) ** 2, 1.0, widest=2 * wide)
-    yield estimate("M/G/∞: mean time", seen.times / SERVICE_S, 1.0, (seen.tokens / TOKENS, 1.0), widest=wide)
+    time = 1.0 + (1.0 - math.exp(-present)) / (2 * TOKENS)  # half a step when others are in one
+    yield estimate("M/G/∞: mean time", seen.times / SERVICE_S, time, (seen.tokens / TOKENS, 1.0), widest=wide)
     number = seen.present(seen.moments(SERVICE_S / 4))
     yield estimate("M/G/∞: mean number present", number, present, widest=wide)
     yield estimate("M/G/∞: variance of the number present", (number - present) ** 2, present, widest=wide)
@@ -208,19 +218,19 @@ class Queue:
 
 # The longest first, for two processes. Run lengths give the half-widths asked for, with a little to spare.
 QUEUES = (
-    Queue(single_servers, (0.0, 0.92), 400_000),
+    Queue(single_servers, (0.0, 0.92), 480_000),
     Queue(unlimited, (2.0,), 220_000),
     Queue(many_at_once, (10, 0.8), 190_000),
-    Queue(single_servers, (0.0, 0.8), 250_000),
-    Queue(many_at_once, (2, 0.6), 170_000),
+    Queue(single_servers, (0.0, 0.8), 200_000),
+    Queue(many_at_once, (2, 0.6), 150_000),
     Queue(sharing_agents, (20, 5.0, 0.2, 1.0), 150_000),
-    Queue(single_servers, (0.25, 0.7), 120_000),
-    Queue(single_servers, (4.0, 0.5), 120_000),
-    Queue(single_servers, (1.0, 0.6), 110_000),
-    Queue(sharing, (1.0, 0.5), 120_000),
-    Queue(sharing, (0.25, 0.5), 70_000),
+    Queue(single_servers, (4.0, 0.5), 160_000),
+    Queue(single_servers, (0.25, 0.7), 90_000),
+    Queue(single_servers, (1.0, 0.6), 100_000),
+    Queue(sharing, (1.0, 0.5), 80_000),
+    Queue(sharing, (0.25, 0.5), 60_000),
     Queue(batching, (4.0,), 40_000),
-    Queue(sharing_agents, (40, 10.0, 0.5, 0.25), 40_000),
+    Queue(sharing_agents, (40, 10.0, 0.5, 0.25), 30_000),
     Queue(batching_agents, (64,), 30_000),
     Queue(batching_agents, (16,), 40_000),
     Queue(batching, (2.0,), 20_000),

@@ -16,7 +16,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..console import table
 from ..errors import unknown
 from .estimates import Estimate
 from .identities import Identity, exact_checks
@@ -24,8 +23,10 @@ from .memory_reports import assumed_peaks, measured_peaks
 from .paper_table import table_checks
 from .queues import QUEUES, Queue
 from .reality.checks import reality_checks
+from .reality.elsewhere import elsewhere
 from .reality.sensitivity import sensitivity
 from .reality.shared import Comparison, Shared
+from .recursions import recursion_checks
 from .sample_path import sample_path_checks
 from .trends import trend_checks
 
@@ -100,6 +101,23 @@ def accounts() -> Iterable[Identity]:
     yield from table_checks()
 
 
+def exact(tick: Callable[[str], None]) -> Iterable[Check]:
+    """All of one kind."""
+    found = chain(exact_checks(), recursion_checks(), sample_path_checks(), trend_checks(), accounts())
+    for name, value, truth, limit in found:
+        yield absolute(name, "exact", value, truth, limit)
+        tick(name)
+
+
+def reality(shared: Shared, tick: Callable[[str], None]) -> Iterable[Check]:
+    """All of one kind: what is not there is noted as skipped."""
+    for name, value, truth, limit in assumed_peaks():
+        yield absolute(name, "reality", value, truth, limit)
+    for found in reality_checks(shared):
+        yield measured(found)
+        tick(found.name)
+
+
 def validate(
     tick: Callable[[str], None] = lambda _: None,
     *,
@@ -108,7 +126,8 @@ def validate(
     share: float = 1.0,
     workers: int = 1,
 ) -> Found:
-    """`{passed, checks[{name, kind, value, truth, error, limit, passed, …}], skipped[{name, reason}], sensitivity[]}`.
+    """`{passed, checks[{name, kind, value, truth, error, limit, passed, …}], skipped[{name, reason}]}`, and beside them
+    what the recorded runs rest on (`sensitivity`) and the errors where nothing was fitted (`elsewhere`).
 
     Seed 0. `only`: one kind. `data`: a folder of recorded runs, by default what KVMILL_SHARED_DATA names; runs that
     are not there are skipped with the reason. `share`: part of the interval checks' run lengths (wider intervals are
@@ -118,85 +137,18 @@ def validate(
         raise unknown("kind of check", only, KINDS)
     shared = Shared.find(data)
     checks: list[Check] = []
-    swings: list[dict[str, Any]] = []
     if only in (None, "exact"):
-        for name, value, truth, limit in chain(exact_checks(), sample_path_checks(), trend_checks(), measured_peaks()):
-            checks.append(absolute(name, "exact", value, truth, limit))
-            tick(name)
+        checks += exact(tick)
     if only in (None, "interval"):
         checks += interval_checks(share, workers, tick)
-    if only in (None, "reality"):
-        checks += [absolute(name, "reality", value, truth, limit) for name, value, truth, limit in assumed_peaks()]
-        for found in reality_checks(shared):
-            checks.append(measured(found))
-            tick(found.name)
-        swings = sensitivity(shared)
+    real = only in (None, "reality")
+    if real:
+        checks += reality(shared, tick)
     return {
         "passed": all(check.passed for check in checks),
         "checks": [asdict(check) for check in checks],
         "skipped": [{"name": name, "reason": reason} for name, reason in shared.skipped],
-        "sensitivity": swings,
+        "sensitivity": sensitivity(shared) if real else [],
+        "elsewhere": elsewhere(shared) if real else [],
         "share": share,
     }
-
-
-def text(found: Found) -> str:
-    """The checks as a table, the verdict first; then what was skipped, and what the recorded runs rest on."""
-    rows = [check | {"passed": "yes" if check["passed"] else "NO"} for check in found["checks"]]
-    columns = ("name", "kind", "value", "truth", "error", "limit", "passed")
-    parts = [verdict(found), table(rows, {name: name for name in columns})]
-    if found["skipped"]:
-        parts.append("\n".join(f"skipped: {row['name']}: {row['reason']}" for row in found["skipped"]))
-    if found["sensitivity"]:
-        parts.append(table([_swing(row) for row in found["sensitivity"]], {name: name for name in SWING}))
-    return "\n\n".join(parts)
-
-
-def verdict(found: Found) -> str:
-    """How many checks, and how many failed or were left out."""
-    failed = sum(not check["passed"] for check in found["checks"])
-    left = f"; {len(found['skipped'])} skipped" if found["skipped"] else ""
-    return f"{len(found['checks'])} checks, {f'{failed} failed' if failed else 'all passed'}{left}."
-
-
-SWING = ("run", "constant", "times", "TTFT", "TPOT", "E2E")
-
-
-def _swing(row: dict[str, Any]) -> dict[str, str]:
-    errors = {metric.upper(): f"{row[metric]:+.1%}" for metric in ("ttft", "tpot", "e2e")}
-    return {"run": row["run"], "constant": row["constant"] or "as it is", "times": f"{row['factor']:g}"} | errors
-
-
-HEAD = """# Validation of the simulator
-
-Printed by `kvmill validate --markdown`. *exact*: an identity of the engine, true at any seed; an order between runs of
-the same seeds; an account of memory. Its error is absolute. *interval*: a closed form that lies inside the simulation's
-own interval from 30 batch means (99 % over all interval checks together, seed 0; the limit is the half-width, 2 % of
-the truth at most, 5 % beyond a load of 0.9). *reality*: what was measured on real machines, simulated again.
-"""
-
-
-def markdown(found: Found) -> str:
-    """The same as a page of the documentation."""
-    checks = [
-        f"| {c['name']} | {c['kind']} | {c['value']:.6g} | {c['truth']:.6g} | {_error(c)} | {c['limit']:.2g} | "
-        f"{'yes' if c['passed'] else 'NO'} |"
-        for c in found["checks"]
-    ]
-    head = ["| check | kind | value | truth | error | limit | passed |", "|---|---|---:|---:|---:|---:|---|"]
-    lines = [HEAD, verdict(found), "", *head, *checks]
-    if found["skipped"]:
-        lines += ["", *(f"- skipped: {row['name']}: {row['reason']}" for row in found["skipped"])]
-    if found["sensitivity"]:
-        lines += ["", SENSITIVITY_HEAD, "", "| " + " | ".join(SWING) + " |", "|---|---|---:|---:|---:|---:|"]
-        lines += ["| " + " | ".join(_swing(row).values()) + " |" for row in found["sensitivity"]]
-    return "\n".join(lines) + "\n"
-
-
-SENSITIVITY_HEAD = """## What the recorded runs rest on
-
-Signed errors of the means when one constant of the cost model is 20 % smaller or larger."""
-
-
-def _error(check: dict[str, Any]) -> str:
-    return f"{check['signed']:+.2g}" if check["signed"] is not None else f"{check['error']:.2g}"

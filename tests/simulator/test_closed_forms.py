@@ -10,6 +10,7 @@ from kvmill.simulator.closed_forms import (
     mean_value,
     processor_sharing,
     recent_wait,
+    recent_wait_exponential,
     single_server,
     waiting_probability,
 )
@@ -83,3 +84,9 @@ def test_the_wait_behind_one_arrival_is_what_a_service_exceeds_a_gap_by():
 def test_the_wait_behind_very_many_arrivals_is_pollaczek_and_khinchines(load, law, cv2):
     assert recent_wait(load, law, 400) == pytest.approx(single_server(load, 1.0, cv2) - 1, rel=1e-3)
     assert recent_wait(load, law, 10) < recent_wait(load, law, 20) < recent_wait(load, law, 400)
+
+
+def test_the_wait_behind_exponential_services_goes_from_one_excess_to_that_of_the_queue():
+    assert recent_wait_exponential(0.8, 1) == pytest.approx(1 - (1 - 1 / (1 + 0.8)) / 0.8), "E[(S − A)⁺], in services"
+    assert recent_wait_exponential(0.6, 400) == pytest.approx(0.6 / 0.4, rel=1e-6)
+    assert recent_wait_exponential(0.6, 5) < recent_wait_exponential(0.6, 20)

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvmill.errors import UserError
@@ -13,10 +14,11 @@ from kvmill.simulator.queues import QUEUES, unlimited
 from kvmill.simulator.reality.shared import Comparison
 from kvmill.simulator.sample_path import sample_path_checks
 from kvmill.simulator.trends import against
-from kvmill.simulator.validate import HEAD, absolute, interval, markdown, measured, text, validate
+from kvmill.simulator.validate import absolute, interval, measured, validate
+from kvmill.simulator.validation_text import HEAD, markdown, text
 
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
-SHARE = 0.1  # of the run lengths; the intervals asked for are wider by the root of it
+SHARE = 0.15  # of the run lengths; wider intervals are then asked for
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def test_every_closed_form_lies_in_an_interval_that_is_narrow_enough(intervals):
     names = " | ".join(check["name"] for check in intervals["checks"])
     for part in (
         "M/M/c, c = 2", "M/M/c, c = 10", "Pollaczek-Khinchine), cv² 0.25", "cv² 1", "cv² 4", "M/D/1, load 0.8",
-        "M/D/1, load 0.95", "processor sharing", "M/G/∞: variance of the number", "16 at once", "64 agents",
+        "M/D/1, load 0.92", "processor sharing", "M/G/∞: variance of the number", "16 at once", "64 agents",
         "mean-value analysis", "Poisson arrivals",
     ):  # fmt: skip
         assert part in names
@@ -69,27 +71,30 @@ def test_every_closed_form_holds_at_full_length():
     found = validate(only="interval", workers=2)
     assert found["passed"], failed(found)
     for check in found["checks"]:
-        assert check["limit"] <= (0.05 if "0.95" in check["name"] or "thinking" in check["name"] else 0.04)
-        assert check["asked"] <= 0.05
+        wide = any(part in check["name"] for part in ("load 0.92", "64 agents", "40 agents"))
+        assert check["asked"] <= (0.05 if wide else 0.04 if "variance of the gap" in check["name"] else 0.02)
 
 
 def test_the_page_in_the_documentation_lists_these_checks_and_their_figures(exact, intervals):
     page = PAGE.read_text(encoding="utf-8")
     assert page.startswith(HEAD)
-    lines = page.splitlines()
-    for row in markdown(exact).splitlines():
-        if row.startswith("|") and "relative time" not in row:
-            assert row in lines
+    told = {row[0]: row for row in (line.strip("| ").split(" | ") for line in page.splitlines() if line[:2] == "| ")}
+    for line in markdown(exact).splitlines()[len(HEAD.splitlines()) + 5 :]:
+        name, kind, value, truth, *_, passed = line.strip("| ").split(" | ")
+        there = told[name]
+        assert (there[1], there[3], there[-1]) == (kind, truth, passed), "kvmill bench validation --data FOLDER --write"
+        assert truth == "0" or there[2] == value
     for check in intervals["checks"]:
-        assert any(line.startswith(f"| {check['name']} | interval |") and line.endswith("| yes |") for line in lines)
-    assert not any(line.endswith("| NO |") and "| reality |" not in line for line in lines)
+        assert told[check["name"]][-1] == "yes"
+    assert {row[1] for row in told.values()} >= {"exact", "interval", "reality"}
+    assert not any(row[-1] == "NO" for row in told.values())
 
 
 def test_a_wrong_value_fails_and_fails_the_report():
     assert not absolute("x", "exact", 1.0, 1.1).passed
     assert not measured(Comparison("x", 1.1, 1.0, 0.05)).passed
     assert measured(Comparison("x", 0.96, 1.0, 0.05)).signed == pytest.approx(-0.04)
-    values = [1.0 + 0.1 * ((7 * i) % 11 - 5) for i in range(3300)]
+    values = np.random.default_rng(0).normal(1.0, 0.3, 30_000)
     assert interval(estimate("x", values, 1.0, widest=0.02), 10).passed
     assert not interval(estimate("x", values, 1.02, widest=0.02), 10).passed
     assert not interval(estimate("x", values[:300], 1.0, widest=1e-6), 10).passed, "too wide to be a test"
