@@ -78,7 +78,12 @@ def _prefill_s(cost: CostModel, feed: int, base: int, end: int, budget: int) -> 
 
 
 def lower_bound(scenario: Scenario, turns: list[Least] | None = None) -> int:
-    """Replicas below which no fleet can keep its promises: demand over capacity, the largest of three.
+    """Replicas below which no fleet can keep its promises: `demand` in whole replicas, one at least."""
+    return max(1, math.ceil(demand(scenario, turns) - 1e-9))
+
+
+def demand(scenario: Scenario, turns: list[Least] | None = None) -> float:
+    """Replicas that the load asks for at least: demand over capacity, the largest of three. 0 when nothing says.
 
     Turns per second times what each takes at least (`Least`) is what a fleet must give in every second:
     *seconds* (prefill, compaction, and for each output token the dense work, the rows read, the state and the host
@@ -89,15 +94,14 @@ def lower_bound(scenario: Scenario, turns: list[Least] | None = None) -> int:
 
     Turns per second: as the sessions arrive (open, recorded); in a closed workload at least agents / (mean wait + TTFT
     limit + mean output · TPOT limit), since a fleet whose mean latencies are within the limits turns its agents round
-    no slower. A closed workload without a limit on both has no such rate, and the bound is 1.
+    no slower. A closed workload without a limit on both has no such rate.
     """
     turns = least_of(scenario) if turns is None else turns
     mean = np.array(turns, dtype=float).mean(axis=0)
     busy_s, _, decode_s, block_s, outputs, wait_s = (float(value) for value in mean)
     per_second = _turns_per_s(scenario, wait_s, outputs)
     deployment = scenario.deployment
-    demand = max(busy_s, block_s / max(1, deployment.blocks()), decode_s / deployment.max_sequences)
-    return max(1, math.ceil(per_second * demand - 1e-9))
+    return per_second * max(busy_s, block_s / max(1, deployment.blocks()), decode_s / deployment.max_sequences)
 
 
 def _turns_per_s(scenario: Scenario, wait_s: float, output: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from ..console import table
 from ..errors import UserError
 from ..replay.profile import PolicyProfile
 from .bench import Bench, Variant, loaded
-from .bounds import hopeless, resident_blocks
+from .bounds import demand, hopeless, resident_blocks
 from .given import Given
 from .outcome import SimResult
 from .plan import scenarios_of
@@ -19,12 +20,18 @@ from .search import PILOT_SEEDS, mean_meets, neighbours, settled, smallest
 from .slo import Slo, parse_slo, words
 
 STEP = 1.02  # loads are tried in steps of two percent
-MOST_STEPS = 350  # a thousandth and a thousand times the workload's own load
+LARGEST = 1000.0  # times the workload's own load; the least is a thousandth
+MOST_STEPS = 350
 
 
 def load_of(step: int) -> float:
     """The load of a step as a factor on the workload's own. Steps count downward, so that more steps are easier."""
     return STEP**-step
+
+
+def step_of(load: float) -> int:
+    """The hardest step whose load is not above `load`."""
+    return math.ceil(-math.log(load) / math.log(STEP) - 1e-9)
 
 
 def max_load(
@@ -78,14 +85,15 @@ def _row(
 
     few = seeds[:PILOT_SEEDS]
     fits = replicas * scenario.deployment.blocks() / max(1.0, resident_blocks(scenario))
-    start = next((k for k in range(-MOST_STEPS, MOST_STEPS) if load_of(k) <= fits), 0)
+    hardest = step_of(min(replicas / demand(scenario), LARGEST) if demand(scenario) else LARGEST)
+    start = max(hardest, step_of(min(fits, LARGEST)))
     first = None
     if never is None:
-        first = smallest(lambda k: mean_meets(run(k, few), slos), -MOST_STEPS, MOST_STEPS, start, stride=8)
+        first = smallest(lambda k: mean_meets(run(k, few), slos), hardest, MOST_STEPS, start, stride=8)
     if first is None:
         shown, low, count, high = {start: run(start, few)}, None, None, None
     else:
-        shown = neighbours(lambda k: run(k, seeds), first, -MOST_STEPS, MOST_STEPS, slos)
+        shown = neighbours(lambda k: run(k, seeds), first, hardest, MOST_STEPS, slos)
         low, count, high = settled(shown, slos)
     at = start if first is None else count if count is not None else max(shown)
     beyond = shown.get(at - 1)

@@ -4,7 +4,7 @@ from worlds import SLOS, TE, closed, deployment, sessions
 from kvmill.errors import UserError
 from kvmill.replay.profile import PolicyProfile
 from kvmill.simulator.given import Given
-from kvmill.simulator.max_load import STEP, load_of, max_load, max_load_answer, max_load_text
+from kvmill.simulator.max_load import STEP, load_of, max_load, max_load_answer, max_load_text, step_of
 from kvmill.simulator.slo import parse_slo
 from kvmill.simulator.workload import Workload
 
@@ -25,6 +25,8 @@ def carried():
 def test_more_steps_are_less_load():
     assert load_of(0) == 1.0
     assert load_of(1) == pytest.approx(1 / STEP)
+    for load in (0.03, 0.5, 1.0, 1.3, 40.0):
+        assert load_of(step_of(load)) <= load * (1 + 1e-9) < load_of(step_of(load) - 1)
 
 
 def test_the_largest_load_lies_in_its_interval_and_the_next_one_breaks_a_promise(carried):
