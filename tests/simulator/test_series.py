@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from worlds import closed, deployment, scenario
 
+from kvmill.simulator.failure import Failure
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.series import COLUMNS, Series, turn_table
 from kvmill.simulator.stored import simulation_row
@@ -110,3 +111,13 @@ def test_a_simulation_fills_every_column_of_its_table():
     row = simulation_row(CROWDED, result)
     assert set(row) == set(SCHEMAS["simulations"].names) - {"run_id"}
     assert {name for name, value in row.items() if value is None} <= {"rate", "ttft_p99_s", "tpot_p99_s", "e2e_p99_s"}
+
+
+def test_a_replicas_failure_is_seen_when_it_happens():
+    asked = scenario(closed(30, turns=10), "full", deployment(200_000), turns=1500, failure=Failure(outage_s=30.0))
+    result, series, _, warm = watched(asked, replicas=2, intervals=30)
+    middle, rows = (warm + result.simulated_s) / 2, series.rows()
+    before = [row["hit_share"] for row in rows if row["end_s"] <= middle]
+    meanwhile = [row["hit_share"] for row in rows if row["end_s"] > middle and row["start_s"] < middle + 30]
+    assert min(before) == 1
+    assert min(meanwhile) < 0.95, "caches that were on it are gone"
