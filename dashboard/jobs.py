@@ -31,6 +31,14 @@ NAME = re.compile(r"\d{8}-\d{6}-\d{6}-[0-9a-f]{6}")
 LOG_BYTES = 64 * 1024
 
 
+class UnknownJob(UserError):
+    """There is no job of this name."""
+
+
+class NotNow(UserError):
+    """The job is not in a state in which that can be done."""
+
+
 class Jobs:
     """The jobs of the store in `store_folder`. `python` runs the supervisors: this interpreter."""
 
@@ -103,19 +111,19 @@ class Jobs:
         return [jobs_files.read(self.folder / name) for name in sorted(names, reverse=True)]
 
     def get(self, id: str) -> Job:
-        """One job. UserError if there is none of this name."""
+        """One job. UnknownJob if there is none of this name."""
         if NAME.fullmatch(id) and (self.folder / id / ASKED).is_file():
             return jobs_files.read(self.folder / id)
-        raise UserError(f"no job {id!r} in {self.store}; see `kvmill jobs list`")
+        raise UnknownJob(f"no job {id!r} in {self.store}; see `kvmill jobs list`")
 
     def cancel(self, id: str, *, by: str) -> Job:
         """Ask a job to end. Its supervisor interrupts the command, which keeps what it finished; soon `cancelled`.
 
-        UserError if the job has ended already.
+        NotNow if the job has ended already.
         """
         job = self.get(id)
         if job.ended:
-            raise UserError(f"job {id} is {job.state}: there is nothing to cancel")
+            raise NotNow(f"job {id} is {job.state}: there is nothing to cancel")
         jobs_files.write(job.folder / CANCEL, {"by": by, "at": jobs_files.now()})
         return self.get(id)
 
@@ -141,18 +149,18 @@ class Jobs:
             raise UserError(f"damaged answer {path} ({error}); run the job again") from None
 
     def resume(self, id: str, *, by: str) -> Job:
-        """Go on with the replay of a job that ended early, as a new job. UserError if it began none."""
+        """Go on with the replay of a job that ended early, as a new job. NotNow if it began none."""
         job = self.get(id)
         if not job.ended:
-            raise UserError(f"job {id} is {job.state}: cancel it first, or let it end")
+            raise NotNow(f"job {id} is {job.state}: cancel it first, or let it end")
         if job.verb != "replay" or job.status.run is None:
-            raise UserError(f"job {id} began no replay run; submit it again")
+            raise NotNow(f"job {id} began no replay run; submit it again")
         return self.submit("replay", [f"--resume={job.status.run}"], by=by, cwd=job.asked.cwd)
 
     def remove(self, id: str) -> None:
-        """Delete the record of a job that has ended; the runs it made stay. UserError while it has not."""
+        """Delete the record of a job that has ended; the runs it made stay. NotNow while it has not."""
         job = self.get(id)
         if not job.ended or locks.busy(job.folder):
-            raise UserError(f"job {id} is {job.state}: cancel it first")
+            raise NotNow(f"job {id} is {job.state}: cancel it first")
         gone = job.folder.rename(self.folder / f".{id}")
         shutil.rmtree(gone)

@@ -5,32 +5,43 @@ Both are thin callers of this file, so that neither can forget a check.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cached_property
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from ..errors import unknown
+from ..errors import UserError, unknown
 from ..traces.store import Store
+from . import uploads
 from .access import Access, Visitor, audit
 from .job import Job
 from .jobs import Jobs
+from .uploads import MOST_BYTES, Uploaded
 from .verbs import words
 
 # Commands that write to the store and nowhere else, and read only what they are pointed at.
 SERVED = ("demo", "plan", "replay", "simulate", "traces delete", "traces ingest", "validate")
 
 
+class UnknownTraces(UserError):
+    """There is no trajectory and no ingest of this id."""
+
+
 class Service:
     """One store behind one set of rules."""
 
-    def __init__(self, store: Store, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        access: Access | None = None,
+        jobs: Jobs | None = None,
+        most_upload_bytes: int = MOST_BYTES,
+    ) -> None:
         self.store = store
         self.access = access or Access.from_environment(store.path)
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        """The jobs of the store, unchecked: for what was checked before."""
-        return Jobs(self.store.path)
+        self.jobs = jobs or Jobs(store.path)
+        self.uploads = self.jobs.store / "uploads"
+        self.most_upload_bytes = most_upload_bytes
 
     def submit(self, verb: str, options: Mapping[str, Any], visitor: Visitor) -> Job:
         """Start a command as a job: `submit("replay", {"traces": "samples", "policy": ["full"]}, visitor)`.
@@ -67,3 +78,44 @@ class Service:
         self.access.require(visitor)
         self.jobs.remove(id)
         audit(self.store.path, visitor.name, "remove", job=id)
+
+    def upload(self, name: str, pieces: Iterable[bytes], visitor: Visitor) -> Uploaded:
+        """Keep a file; its `path` is for `traces ingest`. Refused without the token; UserError if it is unfit."""
+        self.access.require(visitor)
+        return self.uploaded(uploads.receive(self.uploads, name, pieces, self.most_upload_bytes), visitor)
+
+    def uploaded(self, found: Uploaded, visitor: Visitor) -> Uploaded:
+        """Write an upload that came in to the audit log."""
+        details = {key: value for key, value in found.to_json().items() if key != "path"}
+        audit(self.store.path, visitor.name, "upload", **details)
+        return found
+
+    def remove_upload(self, upload: str, visitor: Visitor) -> None:
+        """Delete an uploaded file; what was ingested from it stays. Refused without the token."""
+        self.access.require(visitor)
+        uploads.remove(self.uploads, upload)
+        audit(self.store.path, visitor.name, "remove upload", upload=upload)
+
+    def delete_traces(self, id: str, visitor: Visitor) -> Job:
+        """Delete a trajectory, or all of one ingest, with everything derived from it, as a job.
+
+        Uploads it was read from go at once: they hold it as it was before redaction. UserError if nobody knows the id.
+        """
+        self.access.require(visitor)
+        known = self.store.query(
+            "SELECT run_id FROM trajectories WHERE trajectory_id = ? OR run_id = ? "
+            "UNION SELECT run_id FROM requests WHERE run_id = ? "
+            "UNION SELECT run_id FROM runs WHERE kind = 'ingest' AND run_id = ?",
+            [id, id, id, id],
+        )["run_id"].to_pylist()
+        if not known:
+            raise UnknownTraces(f"no trajectory and no ingest run {id!r} in {self.store.path}")
+        for run in known:
+            for path in self.store.info(run).config.get("paths", []):
+                self._forget_upload(path)
+        return self.submit("traces delete", {"id": id}, visitor)
+
+    def _forget_upload(self, path: str) -> None:
+        whole = (self.store.path / path).resolve()
+        if whole.is_relative_to(self.uploads.resolve()) and whole != self.uploads.resolve():
+            shutil.rmtree(self.uploads / Path(whole.relative_to(self.uploads.resolve())).parts[0], ignore_errors=True)

@@ -17,7 +17,6 @@ import pytest
 from kvmill.dashboard.commands import command, environment
 from kvmill.errors import UserError
 
-
 TOKEN = "a-token-of-these-tests"
 
 
