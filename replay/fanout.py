@@ -20,6 +20,7 @@ from .engine import replay
 from .equal import hold_equal
 from .fitting import LONG, Fitted, Window
 from .forward import Forward
+from .last_answer import answer_columns
 from .latency import measure_latency
 from .lockstep import reason
 from .memory import give_back
@@ -232,10 +233,15 @@ class Cells:
     def _quality(self, identity: Identity, fitted: Fitted, policies: Sequence[Policy]) -> Rows:
         trajectory, tokens = fitted.trajectory, fitted.tokens
         runs = replay(self.forward, tokens, policies, fitted.probes, self.seed, self.asking, self.explain)
-        done = []
+        done, answers = [], []
         if self.asking:
-            done = action_columns(trajectory, tokens, runs, self.asking, self.grammars[trajectory.source])
-        return quality_rows(identity, trajectory, tokens, runs, self.model, cut_turns=fitted.cut_turns, actions=done)
+            grammar = self.grammars[trajectory.source]
+            done = action_columns(trajectory, tokens, runs, self.asking, grammar)
+            if not fitted.cut_turns:
+                answers = answer_columns(trajectory, tokens, runs, self.asking, grammar)
+        return quality_rows(
+            identity, trajectory, tokens, runs, self.model, cut_turns=fitted.cut_turns, actions=done, answers=answers
+        )
 
     def _acted(self, trajectory: Trajectory, loop: Loop) -> Rows:
         identity = Identity.of(

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..console import table
 from .closed.report import behaviour_notes, behaviour_table, mode_text
+from .last_answer import answers_text
 from .policies.registry import parse_policy
 from .scored import is_recall, legend, name_of, probes_text
 from .sweep import sweep_text
@@ -194,6 +195,7 @@ def _notes(found: Row) -> list[str]:
         lines.append(_ACTIONS_LEGEND)
         cut = ", ".join(f"{e['policy']} {e['actions_cut']:.0%}" for e in entries if e.get("actions_cut"))
         lines += [f"of these, cut at {found['max_action_tokens']} tokens (--max-action-tokens): {cut}"] if cut else []
+    lines += answers_text(entries)
     if timed := max((entry["latency_n"] for entry in entries), default=0):
         lines.append(_LATENCY_LEGEND.format(n=timed))
     if found.get("equal_size"):

@@ -16,6 +16,8 @@ from ..traces.store import Store
 from .action_results import NOT_MEASURED, action_entries
 from .closed.results import NOT_MEASURED as NOT_ACTED
 from .closed.results import behaviour_entries, is_closed, model_too_weak
+from .last_answer import NOT_MEASURED as NOT_ANSWERED
+from .last_answer import answer_entries
 from .noninferior import detectable
 from .scored import no_op, scorers
 from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
@@ -127,7 +129,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
     entries = _entries(measured)
     actions = action_entries(store, info.run_id, "policy", info.config.get("max_action_tokens"))
     status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
-    acted = behaviour_entries(store, info.run_id)
+    acted, answered = behaviour_entries(store, info.run_id), answer_entries(store, info.run_id)
     idle = no_op(store, info.run_id)
     speeds: dict[str, Row] = defaultdict(dict)
     for query in (_LATENCY, _TURN_TIME, _HELD):
@@ -141,6 +143,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
             quality
             | actions.get((None, policy), NOT_MEASURED)
             | acted.get((None, policy), NOT_ACTED)
+            | answered.get((None, policy), NOT_ANSWERED)
             | {name: speeds[policy].get(name) for name in (*_SPEEDS, "turn_s", "kv_tokens_mean")}
             | {
                 "no_op_accuracy": idle.get(policy),
@@ -176,11 +179,12 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         found = without_accuracy(_rows(store, _QUERIES[by], info.run_id), weak)
         groups = _entries(found, by, _order(info, [*status]))
         actions = action_entries(store, info.run_id, by, info.config.get("max_action_tokens"))
-        acted = behaviour_entries(store, info.run_id, by)
+        acted, answered = behaviour_entries(store, info.run_id, by), answer_entries(store, info.run_id, by)
         out["groups"] = [
             group
             | actions.get((group[by], group["policy"]), NOT_MEASURED)
             | acted.get((group[by], group["policy"]), NOT_ACTED)
+            | answered.get((group[by], group["policy"]), NOT_ANSWERED)
             for group in groups
         ]
     return out

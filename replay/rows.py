@@ -113,10 +113,11 @@ def quality_rows(
     *,
     cut_turns: int = 0,
     actions: Sequence[Sequence[Columns]] = (),
+    answers: Sequence[Columns] = (),
 ) -> Rows:
     """All rows of a trajectory's quality cells. Likelihood figures are over turns 2…last, per scored token.
 
-    `actions`: by run and turn, what `behaviour.action_columns` found.
+    `actions`: by run and turn, what `behaviour.action_columns` found; `answers`: by run, what `last_answer` did.
     """
     rows: Rows = {"cells": [], "turn_metrics": [], "probes": [], "kept": []}
     shape = model.shape()
@@ -129,6 +130,7 @@ def quality_rows(
             rows["cells"] += failed_rows(identity, [run.policy], "quality", run.error)["cells"]
             continue
         figures = {**_quality_cell(run, runs[0]), **cell_columns(done), "cut_turns": cut_turns}
+        figures |= answers[number] if answers else {}
         rows["cells"].append({**key, **identity.columns(), **figures})
         rows["turn_metrics"] += [
             {**key, "measure": "quality", **_turn(record, full.nll, shape), **said}

@@ -68,7 +68,10 @@ def legend(found: Mapping[str, Any]) -> list[str]:
     lines = [_RECALL_LEGEND if is_recall(kinds) else _ANSWERS_LEGEND]
     if MADE in kinds and not is_recall(kinds):
         lines.append(_BOTH_LEGEND)
+    return [*lines, *idle_text(found)]
+
+
+def idle_text(found: Mapping[str, Any]) -> list[str]:
+    """How an agent that does nothing fares, where that was judged."""
     idle = next((e["no_op_accuracy"] for e in found["policies"] if e.get("no_op_accuracy") is not None), None)
-    if idle is not None:
-        lines.append(f"an agent that does nothing is right on {idle:.1%} of the same trajectories")
-    return lines
+    return [] if idle is None else [f"an agent that does nothing is right on {idle:.1%} of the same trajectories"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...console import table
+from ..scored import idle_text
 
 Row = Mapping[str, Any]
 
@@ -39,7 +40,7 @@ def behaviour_table(entries: Sequence[Row], by: str = "policy") -> str:
 def behaviour_notes(found: Row) -> list[str]:
     """The legend, and whether any of it may be used."""
     weak = found["model_too_weak"]
-    return [LEGEND, *([weak] if weak else [])]
+    return [LEGEND, *idle_text(found), *([weak] if weak else [])]
 
 
 def mode_text(found: Row) -> str:
