@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import unknown
 from .estimates import Estimate
 from .identities import Identity, exact_checks
-from .memory_reports import assumed_peaks, measured_peaks
+from .memory_reports import measured_peaks, ruled_peaks
 from .paper_table import table_checks
 from .queues import QUEUES, Queue
 from .reality.checks import reality_checks
@@ -111,7 +111,7 @@ def exact(tick: Callable[[str], None]) -> Iterable[Check]:
 
 def reality(shared: Shared, tick: Callable[[str], None]) -> Iterable[Check]:
     """All of one kind: what is not there is noted as skipped."""
-    for name, value, truth, limit in assumed_peaks():
+    for name, value, truth, limit in ruled_peaks():
         yield absolute(name, "reality", value, truth, limit)
     for found in reality_checks(shared):
         yield measured(found)

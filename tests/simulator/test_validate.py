@@ -1,22 +1,26 @@
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from kvmill.errors import UserError
 from kvmill.simulator import arrivals, identities, queues
 from kvmill.simulator.blocks import BlockPool
 from kvmill.simulator.closed_forms import batching_open
+from kvmill.simulator.commands import register
 from kvmill.simulator.decodes import DecodeSet
 from kvmill.simulator.estimates import estimate
 from kvmill.simulator.identities import jumping, overload
 from kvmill.simulator.queues import QUEUES, unlimited
 from kvmill.simulator.reality.shared import Comparison
 from kvmill.simulator.sample_path import sample_path_checks
-from kvmill.simulator.trends import against
 from kvmill.simulator.validate import absolute, interval, measured, validate
 from kvmill.simulator.validation_text import HEAD, markdown, text
 
+RUN = CliRunner()
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
 SHARE = 0.15  # of the run lengths; wider intervals are then asked for
 
@@ -107,8 +111,13 @@ def test_an_unknown_kind_and_a_folder_that_is_not_there_are_refused(tmp_path):
         validate(only="reality", data=tmp_path / "nowhere")
 
 
-def test_without_recorded_runs_the_page_says_what_was_left_out(monkeypatch):
+@pytest.fixture
+def no_recorded_runs(monkeypatch):
     monkeypatch.delenv("KVMILL_SHARED_DATA", raising=False)
+
+
+@pytest.mark.usefixtures("no_recorded_runs")
+def test_without_recorded_runs_the_page_says_what_was_left_out():
     found = validate(only="reality")
     assert len(found["skipped"]) == 3
     assert all("--data" in row["reason"] for row in found["skipped"])
@@ -116,9 +125,17 @@ def test_without_recorded_runs_the_page_says_what_was_left_out(monkeypatch):
     assert "- skipped: " in markdown(found)
 
 
-def test_falls_are_measured_against_the_value_before():
-    assert against([1.0, 2.0, 2.0, 3.0]) == 0.0
-    assert against([1.0, 2.0, 1.5, 3.0]) == pytest.approx(0.25)
+@pytest.mark.usefixtures("no_recorded_runs")
+def test_the_command_prints_one_object_a_page_or_a_table_and_refuses_unknown_kinds():
+    app = typer.Typer()
+    register(app)
+    asked = {flag: RUN.invoke(app, ["validate", "--only", "reality", flag]) for flag in ("--json", "--markdown")}
+    found = json.loads(asked["--json"].stdout)
+    assert found["passed"]
+    assert {"name", "kind", "value", "truth", "error", "limit", "passed"} <= set(found["checks"][0])
+    assert asked["--markdown"].stdout == markdown(found)
+    assert RUN.invoke(app, ["validate", "--only", "reality"]).stdout.strip() == text(found).strip()
+    assert RUN.invoke(app, ["validate", "--only", "exat"]).exit_code == 2
 
 
 # What each check is there to catch, planted.
