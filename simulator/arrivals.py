@@ -6,6 +6,7 @@ Poisson, above it arrivals come in bursts. Recorded starts are kept, or gone thr
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -92,6 +93,17 @@ def pick(seed: int, agent: int, draw: int, count: int) -> int:
     SplitMix64's finaliser (Steele, Lea and Flood 2014), once for each of the three.
     """
     return (_mixed(_mixed(_mixed(seed & _WORD) ^ agent) ^ draw) * count) >> 64
+
+
+def neighbour(seed: int, agent: int, count: int) -> int:
+    """The session, of `count` in the order of a log, that the log's next start gets.
+
+    Stretches of √count neighbours are drawn, not single sessions (the moving-block bootstrap, Künsch 1989): forks of
+    one conversation, which share a prefix, begin soon after one another, and so does what else goes together.
+    """
+    stretch = max(1, math.isqrt(count))
+    block, place = divmod(agent, stretch)
+    return (pick(seed, block, 0, count) + place) % count
 
 
 def _mixed(x: int) -> int:

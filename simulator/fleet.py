@@ -14,7 +14,7 @@ import numpy as np
 import simpy
 
 from ..errors import UserError
-from .arrivals import Renewal, pick, recorded
+from .arrivals import Renewal, neighbour, pick, recorded
 from .cost import CostModel
 from .deployment import BLOCK_TOKENS, Deployment
 from .live import Live
@@ -115,15 +115,12 @@ class Fleet:
         Rows are taken to have grown evenly since each session's start. Balancing today's rows instead would begin
         with a fleet better balanced than any that has been running.
         """
-        ages = np.array([place.age_s for place, _ in present])
-        start = np.array([live.plan.after[live.plan.begin] for _, live in present], dtype=float)
-        rows = np.array([counted(live) for _, live in present], dtype=float)
-        homes = np.zeros(len(present), dtype=int)
-        for i, (place, live) in enumerate(present):
-            then = start[:i] + (rows[:i] - start[:i]) * (1 - place.age_s / np.maximum(ages[:i], 1e-9))
-            loads = np.bincount(homes[:i], weights=then, minlength=len(self.replicas))
-            homes[i] = live.replica = int(loads.argmin())
-            self.replicas[live.replica].load += int(rows[i])
+        rows, per_second = np.zeros(len(self.replicas)), np.zeros(len(self.replicas))  # today's, and how fast they grew
+        for place, live in present:
+            live.replica = int((rows - place.age_s * per_second).argmin())
+            rows[live.replica] += counted(live)
+            per_second[live.replica] += (counted(live) - live.plan.after[live.plan.begin]) / max(place.age_s, 1e-9)
+            self.replicas[live.replica].load += counted(live)
             self.live.add(live)
 
     def furnish(self, present: list[tuple[Place, Live]]) -> None:
@@ -178,12 +175,15 @@ class Fleet:
 
     def renew(self, agent: int) -> None:
         """The agent draws a session and sends its first turn at once."""
-        draw = 0
-        if self.workload.agents:
-            draw = self.draws[agent]
-            self.draws[agent] += 1
         usable = self.positions.usable
-        plan = self.plan_of(usable[pick(self.seed, agent, draw, len(usable))])
+        if self.workload.kind == "recorded":
+            index = neighbour(self.seed, agent, len(usable))
+        elif self.workload.agents:
+            index = pick(self.seed, agent, self.draws[agent], len(usable))
+            self.draws[agent] += 1
+        else:
+            index = pick(self.seed, agent, 0, len(usable))
+        plan = self.plan_of(usable[index])
         live = Live(plan, agent, plan.begin)
         live.replica = -1
         self.live.add(live)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmill.errors import UserError
-from kvmill.simulator.arrivals import Renewal, pick, recorded
+from kvmill.simulator.arrivals import Renewal, neighbour, pick, recorded
 
 
 @pytest.mark.parametrize("burstiness", [0.3, 1.0, 2.0, 3.0])
@@ -92,3 +92,12 @@ def test_draws_are_even_over_agents_over_draws_and_over_seeds():
         counts = np.bincount(drawn, minlength=10)
         assert ((counts - 2000) ** 2 / 2000).sum() < 27.9, "chi-square with 9 degrees of freedom, 99.9 %"
         assert np.corrcoef(drawn[:-1], drawn[1:])[0, 1] == pytest.approx(0, abs=0.03)
+
+
+def test_a_logs_sessions_are_drawn_in_stretches_of_neighbours():
+    drawn = [neighbour(3, agent, 900) for agent in range(3000)]
+    follows = [(later - earlier) % 900 == 1 for earlier, later in pairwise(drawn)]
+    assert sum(follows) == pytest.approx(3000 - 3000 / 30, abs=3), "stretches of 30"
+    assert np.bincount(drawn, minlength=900).mean() == pytest.approx(3000 / 900)
+    assert len(set(drawn)) > 700
+    assert [neighbour(0, agent, 1) for agent in range(3)] == [0, 0, 0]

@@ -88,7 +88,7 @@ def test_no_block_and_no_turn_is_lost(drawn, replicas):
     assert Counter(map(id, there)) + Counter(map(id, fleet.stranded)) == Counter(map(id, pending))
     assert sum(r.load for r in fleet.replicas) == sum(counted(live) for live in fleet.live if live.replica >= 0)
     for replica in fleet.replicas:
-        replica.pool.check(sum(replica.held(live) for live in replica.running))
+        replica.pool.check(sum(replica.decodes.held(live) for live in replica.running))
         replica.cache.host.check()
     turns = fleet.columns()
     assert (turns[:, 1] > 0).all()
