@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvmill.benchmarks import simulator as bench
-from kvmill.benchmarks.pages.simulator import HEAD, page
+from kvmill.benchmarks.pages.simulator import HEAD, page, walks
 
 
 def test_agents_have_25_turns_and_fill_16_replicas() -> None:
@@ -66,6 +66,22 @@ def test_targets_are_those_of_the_design() -> None:
     assert not found["seconds of a million turns, full"]["met"], "130 s"
     assert not found["ms per turn at the most turns over that at the fewest, full"]["met"]
     assert all(t["met"] for t in bench.targets([row(10_000, 0.05), row(1_000_000, 0.05)]))
+
+
+def test_the_walk_is_a_table_of_both_cases() -> None:
+    def line(key: str, ratio: float) -> dict[str, object]:
+        pair = [1.0, ratio]
+        return {"key": key, "what": key, "label": "estimated", "batch": pair, "sessions_per_hour": pair, "ratio": ratio}
+
+    def row(model: str, *keys: str) -> dict[str, object]:
+        lines = [line(key, 2.0) for key in keys]
+        return {"what": "walk", "model": model, "gpu": "h100", "dtype": "fp8", "policy": "te", "lines": lines}
+
+    *_, table = walks([row("a", "paper", "batching"), row("b", "paper", "batching", "promises")])
+    assert table.splitlines()[0].count("ratio") == 2
+    assert "| paper | *estimated* | 1 → 2 | 1 → 2 | 2 × | 1 → 2 | 1 → 2 | 2 × |" in table
+    assert "| promises | *estimated* | – | – | – | 1 → 2 | 1 → 2 | 2 × |" in table
+    assert walks([]) == []
 
 
 def test_a_page_without_the_section_is_refused() -> None:
