@@ -106,19 +106,19 @@ def walk(
     means: Means, decodes: Decodes, cost: CostModel, found: Static, cap: int, pool_tokens: int
 ) -> list[dict[str, Any]]:
     """`[{key, what, batch, sessions_per_hour, label}]`: each line changes one thing of the line above it."""
-    largest = min(cap, found.admissible)
-    table = StepTable.of(cost, largest, decodes.peak)
+    table = StepTable.of(cost, found.admissible, decodes.peak)
     seconds = float(table.spans_s(decodes.starts, decodes.steps).sum()) / decodes.sessions
     own, room = means.decoding + means.state, pool_tokens - means.once
     mean = min(float(cap), pool_tokens / own)
+    capped = f", {cap} sequences at most" if mean == cap else ""
     once = min(float(cap), room / (own - means.shared))
     less = min(float(cap), room / (own - means.shared + means.beside))
     stopped = means.prefill_s + means.compaction_s
     kept = kept_batch(means, cost, cap, pool_tokens)
     lines = [
         ("paper", "the static batch of the paper", float(found.batch), found.per_hour),
-        ("unrounded", "not rounded to a power of two", float(largest), per_hour(largest, seconds)),
-        ("mean", "room for the mean KV, not for the largest", mean, rate(means, cost, mean, 0.0)),
+        ("unrounded", "not rounded to a power of two", float(found.admissible), per_hour(found.admissible, seconds)),
+        ("mean", f"room for the mean KV, not for the largest{capped}", mean, rate(means, cost, mean, 0.0)),
         ("shared", "a prefix that sessions share held once", once, rate(means, cost, once, 0.0)),
         ("prefill", "prefill of prompts and tool outputs charged", once, rate(means, cost, once, means.prefill_s)),
         ("compaction", "compaction and captured queries charged", less, rate(means, cost, less, stopped)),

@@ -226,6 +226,26 @@ def test_a_session_that_no_pool_holds_is_said_not_rounded_to_one():
     assert paper_text(found)
 
 
+def test_a_policy_may_fit_where_full_does_not():
+    load = closed(20, turns=20, tool=2000)
+    peaks = [row["peak_kv_tokens"] for row in asked(load)["plans"]]
+    found = asked(load, pool_tokens=sum(peaks) // 2)
+    full, te = found["plans"]
+    assert (full["feasible"], te["feasible"]) == (False, True)
+    assert (te["ratio"], te["gpus_saved"], te["explained"]) == (None, None, [])
+    assert {line["ratio"] for line in te["walk"]} == {None}
+    assert "in a static batch of 1." in paper_text(found)
+
+
+def test_an_engines_most_sequences_bind_only_beyond_the_papers_lines():
+    load = Workload("short", uniform(8, turns=2, prompt=100, out=50, tool=20), agents=20)
+    lines = {line["key"]: line for line in counted(scenario(load, "full", PLACE), 200_000)["walk"]}
+    assert lines["paper"]["batch"] == 512
+    assert lines["unrounded"]["batch"] > 512
+    assert lines["mean"]["batch"] == 256
+    assert lines["mean"]["what"].endswith("256 sequences at most")
+
+
 def test_more_turns_are_decoded_by_the_paper_and_prefilled_only_later():
     load = Workload("turns", sessions(10, turns=6), agents=10)
     plain, more = (counted(scenario(load, TE, PLACE, extra_turns=extra), 200_000) for extra in (0.0, 0.5))
