@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,7 @@ RUNS = (
     Run("llmservingsim/bench.RTX4090.Llama-3.1-8B", "rtx-4090", "llama-3.1-8b", 0.05, 0.03, 250),
     Run("llmservingsim/bench.RTXPRO6000.Llama-3.1-8B", "rtx-pro-6000", "llama-3.1-8b", 0.10, 0.10, None),
 )
+POOL = 0.10  # the memory left for the cache, where the run recorded it
 CURVES = 0.10  # mean absolute error of a curve against its mean
 PREEMPTIONS = 0.25
 
@@ -62,6 +63,9 @@ def reality_checks(shared: Shared) -> Iterable[Comparison]:
         record = load(shared, run)
         if record is not None:
             place = place_for(run, record)
+            if record.blocks is not None:
+                ours = replace(place, activation_gib=None).blocks()
+                yield Comparison(f"{run.name}: blocks of cache, peak by rule", ours, record.blocks, POOL)
             yield from compared(run, record, rerun(record, place, CostModel.of(place)))
     yield from closed_loop_checks(shared)
 

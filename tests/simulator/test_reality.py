@@ -9,6 +9,7 @@ import pytest
 from kvmill.errors import InputError
 from kvmill.simulator.cost import CostModel
 from kvmill.simulator.reality.checks import RUNS, load, place_for, reality_checks
+from kvmill.simulator.reality.elsewhere import elsewhere
 from kvmill.simulator.reality.record import read_record
 from kvmill.simulator.reality.rerun import Latencies, measured, place_of, rerun
 from kvmill.simulator.reality.sensitivity import CONSTANTS, sensitivity
@@ -21,15 +22,9 @@ def checks(shared_data):
     return [checked(found) for found in reality_checks(Shared.find(shared_data))]
 
 
-def errors(checks, part):
-    return {
-        check.name: check.signed if check.signed is not None else check.error for check in checks if part in check.name
-    }
-
-
 def test_the_starved_vllm_run_is_met_within_a_few_percent(checks):
     found = [check for check in checks if "rtx-4090" in check.name]
-    assert len(found) == 10, "six latencies, preemptions, three curves"
+    assert len(found) == 11, "the pool, six latencies, preemptions, three curves"
     assert [check for check in found if not check.passed] == []
 
 
@@ -131,3 +126,13 @@ def test_a_lone_recorded_request_takes_its_steps(tmp_path):
 def test_latencies_of_one_token_have_no_gap():
     found = Latencies.of(np.array([1.0]), np.array([2.0]), np.array([2.0]), np.array([1]))
     assert (found.ttft[0], found.tpot[0], found.e2e[0]) == (1.0, 0.0, 1.0)
+
+
+def test_other_models_rows_are_told_with_their_errors_and_promise_nothing(shared_data):
+    rows = elsewhere(Shared.find(shared_data))
+    assert len(rows) >= 10
+    assert {"llama-3.1-8b", "qwen3-32b"} <= {row["model"] for row in rows}
+    for row in rows:
+        assert row["rows"] >= 8
+        assert row["p10"] <= row["p50"] <= row["p90"]
+    assert elsewhere(Shared(None)) == []
