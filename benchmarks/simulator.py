@@ -31,7 +31,6 @@ from kvmill.simulator.deployment import Deployment
 from kvmill.simulator.fleet import Fleet
 from kvmill.simulator.hardware import find_gpu
 from kvmill.simulator.models import find_geometry
-from kvmill.simulator.paper import paper_plan
 from kvmill.simulator.run import WARM_UP, Scenario, run_fleet
 from kvmill.simulator.session import SessionSpec
 from kvmill.simulator.slo import parse_slo
@@ -129,6 +128,8 @@ def planned(replications: int) -> dict[str, Any]:
 
 def walked(model: str, gpu: str, dtype: str) -> dict[str, Any]:
     """What the paper's method says of `long-agents`, and what becomes of it when one thing after another is counted."""
+    from kvmill.simulator.paper import paper_plan
+
     slos = parse_slo(["ttft_p95=2", "tpot_p95=0.05"])
     found = paper_plan(long_agents(0), find_geometry(model), find_gpu(gpu), [TE], slos, dtype=dtype, kv_dtype=dtype)
     full, te = found["plans"]

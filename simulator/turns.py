@@ -16,6 +16,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._values = array("d")
+        self._table = np.empty((0, len(COLUMNS)))
 
     def append(self, row: Turn) -> None:
         """One more finished turn."""
@@ -30,5 +31,8 @@ class Turns:
             yield tuple(values[start : start + width])  # pyright: ignore[reportReturnType]
 
     def columns(self) -> np.ndarray:
-        """(n, 9), a copy."""
-        return np.array(self._values).reshape(-1, len(COLUMNS))
+        """(n, 9), a copy, made once and the same until another turn ends: not to be written to."""
+        if len(self._table) != len(self):
+            self._table = np.array(self._values).reshape(-1, len(COLUMNS))
+            self._table.flags.writeable = False
+        return self._table
