@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 RESAMPLES = 10_000
 FEW = 10  # fewer trajectories than this: intervals are shown, but flagged
 EXACT_UP_TO = 20  # trajectories for which all 2^n sign flips are enumerated
-_BLOCK = 2_000_000  # resampled weights held at once
+_BLOCK = 2_000_000  # resampled weights drawn at once
+_REMEMBERED = 10_000_000  # resampled weights, a byte each, that are kept for the next question
+_STRIP = 500  # resamples multiplied at once: as many as the processor's cache holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ def estimate(
     if len(top) == 0:
         return Estimate(None, None, None, 0)
     value = float(top.sum() / bottom.sum())
-    low, high = _interval([(w @ top) / (w @ bottom) for w in _weights(len(top), resamples, seed)], confidence, len(top))
+    drawn = _resampled([top, bottom], resamples, seed)
+    low, high = _interval(drawn[:, 0] / drawn[:, 1], confidence, len(top))
     return Estimate(value, low, high, len(top))
 
 
@@ -79,8 +83,8 @@ def difference(
     if len(top) == 0:
         return Estimate(None, None, None, 0)
     value = float(top.sum() / bottom.sum() - top2.sum() / bottom2.sum())
-    drawn = [(w @ top) / (w @ bottom) - (w @ top2) / (w @ bottom2) for w in _weights(len(top), resamples, seed)]
-    low, high = _interval(drawn, confidence, len(top))
+    drawn = _resampled([top, bottom, top2, bottom2], resamples, seed)
+    low, high = _interval(drawn[:, 0] / drawn[:, 1] - drawn[:, 2] / drawn[:, 3], confidence, len(top))
     return Estimate(value, low, high, len(top))
 
 
@@ -104,8 +108,8 @@ def sign_flip(differences: ArrayLike, *, seed: int = 0, flips: int = RESAMPLES) 
     hits, left = 0, flips
     while left:
         size = min(left, max(1, _BLOCK // values.size))
-        signs = generator.integers(0, 2, size=(size, values.size), dtype=np.int8) * 2 - 1
-        hits += int((np.abs(signs @ values) >= least).sum())
+        signs = generator.integers(0, 2, size=(size, values.size), dtype=np.int8)
+        hits += int((np.abs(2 * times(signs, values) - values.sum()) >= least).sum())
         left -= size
     return (hits + 1) / (flips + 1)
 
@@ -144,30 +148,45 @@ def _clusters(
     return (top[bottom > 0], bottom[bottom > 0]) if drop else (top, bottom)
 
 
-def _weights(clusters: int, resamples: int, seed: int) -> Iterator[NDArray[np.float64]]:
+def times(small: NDArray[np.integer[Any]], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A product of small whole numbers, a byte each, with floats: strip by strip, so that no large copy is made."""
+    return np.concatenate([small[at : at + _STRIP].astype(np.float64) @ values for at in range(0, len(small), _STRIP)])
+
+
+def _resampled(columns: Sequence[NDArray[np.float64]], resamples: int, seed: int) -> NDArray[np.float64]:
+    """The sums of each column over every resample of its entries: (resamples, columns)."""
+    stacked = np.column_stack(columns)
+    return np.concatenate([times(drawn, stacked) for drawn in _weights(len(stacked), resamples, seed)])
+
+
+def _weights(clusters: int, resamples: int, seed: int) -> Iterator[NDArray[np.integer[Any]]]:
     """How often each trajectory is drawn: blocks of (resamples, clusters), the same for the same seed."""
-    if clusters * resamples <= _BLOCK:
+    if clusters * resamples <= _REMEMBERED:
         yield _drawn(clusters, resamples, seed)
         return
+    yield from _blocks(clusters, resamples, seed)
+
+
+def _blocks(clusters: int, resamples: int, seed: int) -> Iterator[NDArray[np.integer[Any]]]:
     generator = np.random.default_rng(seed)
     block = max(1, _BLOCK // clusters)
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
-        yield generator.multinomial(clusters, [1 / clusters] * clusters, size=size).astype(np.float64)
+        drawn = generator.multinomial(clusters, [1 / clusters] * clusters, size=size)
+        yield drawn.astype(np.uint8 if drawn.max() < 256 else np.int64)
 
 
-@functools.lru_cache(maxsize=4)
-def _drawn(clusters: int, resamples: int, seed: int) -> NDArray[np.float64]:
-    """One block, kept: a table of results asks for the same resamples many times."""
-    generator = np.random.default_rng(seed)
-    drawn = generator.multinomial(clusters, [1 / clusters] * clusters, size=resamples).astype(np.float64)
+@functools.lru_cache(maxsize=8)
+def _drawn(clusters: int, resamples: int, seed: int) -> NDArray[np.integer[Any]]:
+    """All of them, kept: a table of results asks for the same resamples many times."""
+    drawn = np.concatenate(list(_blocks(clusters, resamples, seed)))
     drawn.flags.writeable = False
     return drawn
 
 
-def _interval(drawn: list[NDArray[np.float64]], confidence: float, n: int) -> tuple[float | None, float | None]:
+def _interval(drawn: NDArray[np.float64], confidence: float, n: int) -> tuple[float | None, float | None]:
     if n < 2:
         return None, None
     tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(drawn), [tail, 1 - tail])
+    low, high = np.quantile(drawn, [tail, 1 - tail])
     return float(low), float(high)
