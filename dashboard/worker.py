@@ -118,7 +118,7 @@ class Supervisor:
         elif self.stopped_by:
             self._end("cancelled", code, message=self.stopped_by)
         else:
-            self._end("failed", code, message=self.last_words or _how(code))
+            self._end("failed", code, message=_how(code) if code < 0 else self.last_words or _how(code))
 
     def _start(self, store: Path, out: IO[bytes]) -> subprocess.Popen[bytes]:
         environment = {key: value for key, value in os.environ.items() if key != "KVMILL_QUIET"}
@@ -188,8 +188,9 @@ class Supervisor:
         self.status = replace(self.status, run=found)
 
     def _beat(self, before: set[str] | None = None) -> None:
-        """Write the status if it is time to."""
-        if time.monotonic() - self._written >= BEAT_S:
+        """Write the status if it is time to, sooner where there is progress to tell."""
+        told = self.progress is self.status.progress
+        if time.monotonic() - self._written >= (BEAT_S if told else BEAT_S / 4):
             if before is not None and self.status.run is None:
                 self._find_run(before)
             self._say()
