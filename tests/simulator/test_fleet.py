@@ -64,6 +64,28 @@ def test_the_start_is_the_stationary_state():
     assert early == pytest.approx(late, rel=0.25)
 
 
+@pytest.mark.parametrize("retention", ["lru", "ttl:3", "offload"])
+def test_the_start_holds_what_retention_would_have_kept(retention):
+    """More sessions than the pool holds: the least recently active have no cache, or one in host memory."""
+    world = scenario(closed(60), place=deployment(60_000, retention=retention))
+    fleet = Fleet(world.load, world.positions, world.plan_of, world.deployment, world.cost, 1, 0, check=True)
+    cache, pool = fleet.replicas[0].cache, fleet.replicas[0].pool
+    pool.check(0)
+    cache.host.check()
+    idle = list(pool.idle)
+    away = [live for live in fleet.live if live not in pool.idle]
+    assert idle
+    assert away
+    assert [live.since for live in idle] == sorted(live.since for live in idle), "the least recent first"
+    assert all(live.since >= -cache.ttl_s for live in idle)
+    if retention == "lru":
+        assert pool.free < 60_000 // 16 / 4
+    hosted = {live for live in away if live.host}
+    assert (hosted == set(away)) == (retention == "offload")
+    fleet.env.run(until=30.0)
+    cache.host.check()
+
+
 def test_an_open_workload_serves_what_arrives():
     load = Workload("open", sessions(40, turns=4), rate=0.5)
     run = run_fleet(scenario(load, "full", deployment(), turns=2000), 2, 0)
