@@ -77,6 +77,11 @@ class Held:
     aux_bytes: int
     counters: TurnCounters
 
+    @classmethod
+    def of(cls, logical_tokens: int, branch: Branch, counters: TurnCounters) -> Held:
+        """What a branch holds now."""
+        return cls(logical_tokens, branch.rows, branch.lane.cache.nbytes, branch.aux_bytes, counters)
+
 
 class FootprintMismatch(AssertionError):
     """A policy's arithmetic differs from the live tensors: a bug in one of them."""

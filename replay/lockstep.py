@@ -243,6 +243,14 @@ def _leave(lane: Lane) -> None:
 class Alone(Lockstep):
     """One policy without a reference, whose errors are raised."""
 
+    @classmethod
+    def parted(cls, run: Lockstep, branch: Branch) -> Alone:
+        """A branch of `run`, on a lane of its own, to go on by itself from what was fed. The others may part, too."""
+        branch.own_lane()
+        alone = cls.__new__(cls)
+        vars(alone).update(vars(run) | {"branches": [branch], "ids": list(run.ids)})
+        return alone
+
     @staticmethod
     def _guard(branch: Branch, action: Callable[[], T]) -> T:
         return action()

@@ -49,6 +49,10 @@ def session(
     return Session(loaded, rule, tools or (), seed)
 
 
+Begun = tuple[Talk, Alone, tuple[Held, ...]]
+"""A conversation so far, the caches it was fed to, and what was held by turn."""
+
+
 class NoRoom(UserError):
     """The model's window cannot hold what is to come."""
 
@@ -71,23 +75,20 @@ class Session:
         tools: Sequence[Mapping[str, Any]],
         seed: int,
         *,
-        name: str = "session",
         window: int | None = None,
-        forward: Forward | None = None,
+        begun: Begun | None = None,
     ) -> None:
-        """`name`: sessions of other names draw other numbers. `window`: most logical tokens, the model's if not given.
-
-        `forward`: of this model, for sessions that share one.
-        """
+        """`window`: most logical tokens, the model's if not given. `begun`: what was said and fed elsewhere so far."""
         self._model, self._seed = model, seed
         self._window = model.max_positions if window is None else window
-        self._talk = Talk.start(model.tokenizer, tools)
-        prompts = {**repeat_prompts(model.tokenizer), **recall_prompts(model.tokenizer)}
-        text = TokenTrajectory(name, "", "", (), prompts=prompts)
-        self._run = Alone(forward or Forward(model), text, [policy], seed, room=model.max_positions)
+        if begun is None:
+            talk = Talk.start(model.tokenizer, tools)
+            prompts = {**repeat_prompts(model.tokenizer), **recall_prompts(model.tokenizer)}
+            text = TokenTrajectory("session", "", "", (), prompts=prompts)
+            begun = talk, Alone(Forward(model), text, [policy], seed, room=model.max_positions), ()
+        self._talk, self._run, self._held = begun
         self._ended: Ended | None = None
         self._said_tokens = 0
-        self._held: tuple[Held, ...] = ()
 
     # -- what a loop does -----------------------------------------------------------------------------------
 
@@ -111,15 +112,6 @@ class Session:
         """`append` a message as traces hold it."""
         with self._undone_on_error():
             self._take(message)
-
-    def begin(self, messages: Sequence[Message]) -> None:
-        """The whole prefix P at once, whatever roles its messages have. Only before anything else."""
-        if self._talk.messages:
-            raise UserError("the session has begun: its prefix can only come first")
-        with self._undone_on_error():
-            for message in messages:
-                self._require_room(self._talk.wait(message))
-                self._talk.messages.append(message)
 
     def generate(
         self,
@@ -285,8 +277,7 @@ class Session:
         run.compact(talk.turn)
         run.catch_up()
         counters = run.settle(talk.turn)[id(branch)]
-        cache = branch.lane.cache
-        self._held += (Held(self.tokens, branch.rows, cache.nbytes, branch.aux_bytes, counters),)
+        self._held += (Held.of(self.tokens, branch, counters),)
         talk.close()
 
     def _feed(self, segment: TokenSegment | None, begin: int = 0) -> None:

@@ -12,7 +12,7 @@ from ..traces.render import Kind, Piece, Transcript
 from ..traces.shield import Shield
 from ..traces.template import TextTokenizer
 from ..traces.tokens import TokenSegment, encode, reply_segment, segment_of, segment_of_ids, shield_of
-from ..traces.trajectory import Message
+from ..traces.trajectory import Message, Turn
 
 
 def read_message(
@@ -79,6 +79,20 @@ class Talk:
         """One more message of P, or of the tools' answers; the segment that would come of it by now."""
         self.waiting.append(message)
         return self.fork().flush()
+
+    def take(self, prefix: Sequence[Message], turns: Sequence[Turn]) -> list[TokenSegment]:
+        """The segments of a recorded beginning: P and whole turns, which close. Only before anything else was said."""
+        self.waiting += prefix
+        self.messages += prefix
+        found = [self.flush()]
+        for turn in turns:
+            found += [self.add("user", message) for message in turn.user]
+            found.append(self.add("assistant", turn.assistant))
+            self.waiting += turn.tools
+            found.append(self.flush())
+            self.messages += [*turn.user, turn.assistant, *turn.tools]
+            self.close()
+        return [segment for segment in found if segment is not None]
 
     def flush(self) -> TokenSegment | None:
         """The segment of what waits. None if nothing does, or if the template prints nothing of it."""

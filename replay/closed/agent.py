@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from ...traces.tokens import ProbeTokens
-from ...traces.trajectory import Message, Trajectory
+from ...traces.trajectory import Message
 from ..actions.action import begun_thinking
 from ..branch import Held, Lane
 from ..decoding import Asked, Draft
-from ..forward import Forward
-from ..policies.base import Policy
 from ..probes import ProbeAnswer, answer_probes
 from ..segments import sizes_of
 from ..session import NoRoom, Session
@@ -40,31 +38,12 @@ class Ran:
 
 
 class Agent:
-    """A `Speaker`. The recorded turns before its first reply are fed as replay feeds them.
+    """A `Speaker`: a session that has heard the recorded beginning (`beginning.begin`)."""
 
-    `reserve` tokens of the model's window are kept free for the probes at the end.
-    """
-
-    def __init__(
-        self, forward: Forward, trajectory: Trajectory, policy: Policy, seeds: int, speech: Speech, reserve: int = 0
-    ) -> None:
-        """NoRoom if the window cannot hold the recorded beginning; else whatever a policy raises."""
-        model = forward.model
-        self.policy, self._speech, self._name = policy, speech, trajectory.id
-        self.session = Session(
-            model,
-            policy,
-            trajectory.tools,
-            speech.seed,
-            name=trajectory.id,
-            window=model.max_positions - reserve,
-            forward=forward,
-        )
-        self.session.begin(trajectory.prefix)
-        for turn in trajectory.turns[:seeds]:
-            for message in (*turn.user, turn.assistant, *turn.tools):
-                self.session.add(message)
-        self._turn = seeds
+    def __init__(self, session: Session, trajectory: str, speech: Speech) -> None:
+        """`trajectory`: its id, which decides the draws."""
+        self.session, self._name, self._speech = session, trajectory, speech
+        self._turn = len(session.held)
 
     def speak(self) -> Said | None:
         """The next reply, generated from the compacted cache."""
@@ -114,7 +93,7 @@ class Agent:
         session.close()
         run = session.run
         (answers,) = answer_probes(run.forward, run.branches, probes).values()
-        work = self.policy.work(sizes_of(run.trajectory), run.forward.shape)
+        work = run.branches[0].policy.work(sizes_of(run.trajectory), run.forward.shape)
         ran = Ran(session.held, tuple(answers), sum(each.flops for each in work))
         self.release()
         return ran

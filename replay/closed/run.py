@@ -15,6 +15,7 @@ from ..rows import Identity, Rows, failed_rows, skipped_rows
 from ..session import NoRoom
 from .actor import Actor, one_round
 from .agent import Agent, Speech
+from .beginning import begin
 from .cells import cell_columns, probe_rows, turn_rows
 from .environment import TOP, Environment, Library
 from .episode import Episode, seed_turns, turn_limit
@@ -67,8 +68,7 @@ class Loop:
         """The rows of all policies on one trajectory. What one policy raises is its own failed row."""
         probes = [tokenize_probe(probe, self._forward.model.tokenizer) for probe in trajectory.probes]
         actors = [Actor(policy) for policy in policies]
-        for actor in actors:
-            actor.guarded(partial(self._begin, actor, trajectory, probes))
+        self._begin(actors, trajectory, probes)
         while going := [actor for actor in actors if actor.going]:
             one_round(self._forward, going)
         out: Rows = {"cells": [], "turn_metrics": [], "probes": []}
@@ -79,17 +79,24 @@ class Loop:
                 out[table] += rows
         return out
 
-    def _begin(self, actor: Actor, trajectory: Trajectory, probes: Sequence[ProbeTokens]) -> None:
+    def _begin(self, actors: Sequence[Actor], trajectory: Trajectory, probes: Sequence[ProbeTokens]) -> None:
         reserve = max((len(probe.stem) + max(map(len, probe.candidates)) for probe in probes), default=0)
         seeds, grammar = seed_turns(self._settings.seeds, len(trajectory.turns)), self._grammars[trajectory.source]
+        window, policies = self._forward.model.max_positions - reserve, [actor.policy for actor in actors]
         try:
-            actor.agent = Agent(self._forward, trajectory, actor.policy, seeds, self._speech, reserve)
+            begun = begin(self._forward, trajectory, policies, seeds, self._speech.seed, window)
         except NoRoom as error:
-            actor.skipped = f"trajectory {trajectory.id}, {seeds} recorded turns and room for its probes: {error}"
+            for actor in actors:
+                actor.skipped = f"the first {seeds} turns of trajectory {trajectory.id}, beside its probes: {error}"
             return
-        place = Environment(trajectory, self._library, grammar, seeds)
         most = self._settings.max_turns or turn_limit(len(trajectory.turns))
-        actor.episode = Episode(place, grammar, seeds, most)
+        for actor, session in zip(actors, begun, strict=True):
+            if isinstance(session, str):
+                actor.error = session
+                continue
+            actor.agent = Agent(session, trajectory.id, self._speech)
+            place = Environment(trajectory, self._library, grammar, seeds)
+            actor.episode = Episode(place, grammar, seeds, most)
 
     @staticmethod
     def _end(actor: Actor, probes: Sequence[ProbeTokens]) -> None:

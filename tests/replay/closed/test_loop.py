@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from acting import GRAMMARS, recorded, sample
 from chatter import Chatter
-from sessions import chatting, chatty, replayed, same_rows
+from sessions import chatting, chatty, same_rows
+from stepping import walk
 
-from kvmill.replay.closed.agent import Agent, Speech
+from kvmill.replay.closed.agent import Speech
+from kvmill.replay.closed.beginning import begin
 from kvmill.replay.closed.run import Closed, Loop
 from kvmill.replay.decoding import Asked, Draft
 from kvmill.replay.forward import Forward
+from kvmill.replay.lockstep import Lockstep
 from kvmill.replay.model import LoadedModel
-from kvmill.replay.policies.registry import parse_policies, parse_policy
+from kvmill.replay.policies.registry import parse_policies
 from kvmill.replay.policies.te_state import TokenEvictionState
 from kvmill.replay.rows import Identity, Rows
 from kvmill.replay.session import Session
@@ -54,18 +57,29 @@ def scripted(monkeypatch: pytest.MonkeyPatch, said: Mapping[str, Sequence[str]])
     monkeypatch.setattr(Session, "answer", taking)
 
 
-@pytest.mark.parametrize("policy", SOME)
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_seed_turns_are_fed_as_replay_feeds_them(policy: str, seeds: int) -> None:
+@pytest.mark.parametrize("seeds", [0, 1, 3])
+def test_seed_turns_are_fed_as_replay_feeds_them(seeds: int) -> None:
     model, whole = chatty(), recorded()
     greeted = (*whole.prefix, Message("assistant", "Hello!"), Message("user", "Go on."))
     for run in (sample(), replace(whole, prefix=greeted)):
-        agent = Agent(Forward(model), run, parse_policy(policy), min(seeds, len(run.turns)), Speech(9, 0.0, 0))
-        agent.session.close()
-        text = tokenize(replace(run, turns=run.turns[:seeds]), model.tokenizer)
-        assert agent.session.run.trajectory.segments == text.segments
-        step = replayed(agent.session, model, policy, text)
-        same_rows(agent.session, step)
+        policies = parse_policies(SOME)
+        cut = replace(run, turns=run.turns[:seeds])
+        for session, policy in zip(begin(Forward(model), run, policies, seeds, 0, 4096), policies, strict=True):
+            assert isinstance(session, Session)
+            assert list(session.messages) == cut.messages()
+            assert len(session.held) == seeds
+            text = tokenize(cut, model.tokenizer)
+            assert session.run.trajectory.segments == text.segments
+            step = Lockstep(Forward(model), text, [policy], 0, room=4096)
+            same_rows(session, walk(step) if seeds else walk_prefix(step), within=1e-4)
+
+
+def walk_prefix(step: Lockstep) -> Lockstep:
+    """Feed the prefix; no turn closes."""
+    for chunk in step.chunks(step.trajectory.segments[0]):
+        step.feed(chunk)
+        step.look(chunk)
+    return step
 
 
 @pytest.mark.parametrize(("name", "temperature"), [("tiny", 0.0), ("tiny", 1.2), ("gemma3", 1.2), ("qwen3_5", 1.2)])
@@ -150,7 +164,7 @@ def test_what_exceeds_the_window_is_skipped_or_ends(monkeypatch: pytest.MonkeyPa
     assert cell["probes"] == 1, "room for the probes was kept"
     (cell,) = loop(replace(model, max_positions=150), run, ["full"])["cells"]
     assert cell["status"] == "skipped"
-    assert cell["error"].startswith("trajectory s, 2 recorded turns and room for its probes: the session would have")
+    assert cell["error"].startswith("the first 2 turns of trajectory s, beside its probes: 255 tokens, and model")
 
 
 def test_identities_differ_by_settings_and_trace_set() -> None:
