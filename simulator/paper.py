@@ -47,14 +47,16 @@ def paper_plan(
 ) -> dict[str, Any]:
     """The frame of a plan and one row per policy in `plans`, `full` first; `gpus` by the paper's method, no interval.
 
-    `pool_tokens` stands for the deployment's own pool, `most_batch` for the largest batch worth running, `step_times`
-    (`read_step_times`) for the cost model's: with measured times the fastest power of two that fits is used, without
-    them the largest. `simulated` False leaves continuous batching out. A policy whose largest session does not fit is
+    `pool_tokens` stands for the deployment's own pool (nothing is simulated then), `most_batch` for the largest batch
+    worth running, `step_times` (`read_step_times`) for the cost model's: with measured times the fastest power of two
+    that fits is used, without them the largest. `simulated` False leaves continuous batching out. A policy whose
+    largest session does not fit is
     a row that is not feasible. UserError as `plan`.
     """
     texts = [str(policy) for policy in parse_policies(list(policies))]
     deployment = deploy(workload, geometry, gpu, tp, **deployment_fields)
     pool = pool_tokens or deployment.tokens()
+    simulated = simulated and pool_tokens is None
     scenarios: list[Scenario] = []
     rows: list[dict[str, Any]] = []
     for text in texts:
@@ -128,7 +130,6 @@ def _static(found: Static, decodes: Decodes, scenario: Scenario) -> dict[str, An
         "decode_s_per_session": found.session_s or None,
         "sessions_per_hour": found.per_hour or None,
         "turns_per_hour": found.per_hour * turns or None,
-        "step_times_batch": found.batch or None,
         "binding_constraint": "KV blocks: the largest session sets the batch of all",
         "keeps_promises": None,
     }
