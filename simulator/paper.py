@@ -50,8 +50,7 @@ def paper_plan(
     `pool_tokens` stands for the deployment's own pool (nothing is simulated then), `most_batch` for the largest batch
     worth running, `step_times` (`read_step_times`) for the cost model's: with measured times the fastest power of two
     that fits is used, without them the largest. `simulated` False leaves continuous batching out. A policy whose
-    largest session does not fit is
-    a row that is not feasible. UserError as `plan`.
+    largest session does not fit is a row that is not feasible. UserError as `plan`.
     """
     texts = [str(policy) for policy in parse_policies(list(policies))]
     deployment = deploy(workload, geometry, gpu, tp, **deployment_fields)
