@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from waiting import PLAN, end_all, ended, runs, until
 
 from kvmill.dashboard import slots
+from kvmill.dashboard.job import STATUS, Status, now, write
 from kvmill.dashboard.jobs import Jobs, NotNow
 from kvmill.errors import UserError
 from kvmill.traces.store import Store
@@ -64,11 +66,24 @@ def test_the_number_of_heavy_slots_is_a_setting(monkeypatch: pytest.MonkeyPatch)
         slots.slots_of("heavy")
 
 
+def test_resuming_a_replay_is_a_new_job_that_goes_on_with_its_run(tmp_path: Path):
+    jobs = Jobs(tmp_path / "store", python="true")  # submits, and nothing comes of it
+    first = jobs.submit("replay", ["--traces=samples"], by="ann")
+    over = Status("cancelled", now(), run="replay-1", ended=now())
+    write(first.folder / STATUS, over)
+    second = jobs.resume(first.id, by="bob")
+    assert (second.asked.verb, second.asked.arguments, second.asked.by) == ("replay", ("--resume=replay-1",), "bob")
+    write(first.folder / STATUS, replace(over, run=None))
+    with pytest.raises(NotNow, match="began no replay run"):
+        jobs.resume(first.id, by="bob")
+
+
+@pytest.mark.slow
 def test_a_cancelled_replay_is_resumed_and_computes_every_cell_once(jobs: Jobs, tmp_path: Path):
     from tiny import save_tiny
 
     model = save_tiny(tmp_path / "model")
-    words = [f"--model={model}", "--traces=samples", "--policy=truncate(keep=0.5)", "--limit=30", "--threads=1"]
+    words = [f"--model={model}", "--traces=samples", "--policy=truncate(keep=0.5)", "--limit=4", "--long=cut"]
     job = jobs.submit("replay", words, by="ann")
     job = until(jobs, job.id, lambda job: job.status.progress is not None, 120.0)
     jobs.cancel(job.id, by="ann")
@@ -81,4 +96,4 @@ def test_a_cancelled_replay_is_resumed_and_computes_every_cell_once(jobs: Jobs, 
     resumed = until(jobs, jobs.resume(job.id, by="bob").id, lambda job: job.ended, 120.0)
     assert (resumed.state, resumed.status.run) == ("done", run), jobs.log(resumed.id)
     cells = store.query("SELECT trajectory_id, policy FROM cells").to_pylist()
-    assert len(cells) == len({json.dumps(cell) for cell in cells}) == 60 > done
+    assert len(cells) == len({json.dumps(cell) for cell in cells}) == 8 > done
