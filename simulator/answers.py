@@ -80,8 +80,9 @@ def plan_named(
     """`kvmill plan` as a function: the printed object, with `answer` (the sentence) and `run`.
 
     `flags` are the other flags of the command: the load, the machine, the price. `sweep` plans every combination of
-    some settings; `max_load` asks what load `gpus` GPUs carry instead; `method="paper"` counts as the paper does. Rows
-    go to the store unless `save` is False. UserError on names, values and combinations that cannot be.
+    some settings; `max_load` asks what load `gpus` GPUs carry instead; `method="paper"` counts as the paper does.
+    `attribute` says what every policy's saving is made of, not only that of the sentence. Rows go to the store unless
+    `save` is False. UserError on names, values and combinations that cannot be.
     """
     store = store if isinstance(store, Store) else Store.open(store)
     slos, texts = parse_slo(slo), list(policies or ("full", HEADLINE_POLICY))
@@ -105,7 +106,8 @@ def plan_named(
         from .max_load import max_load as carried
 
         return carried(found, known, slos, gpus or 0, **options)
-    options |= {"max_gpus": max_gpus, "sensitivity": sensitivity, "attribute": attribute}
+    explained = list(known) if attribute else [headline_of(list(known))] if sensitivity else []
+    options |= {"max_gpus": max_gpus, "sensitivity": sensitivity, "attribute": explained}
     return planned(found, known, slos, store if save else None, **options)
 
 
@@ -170,7 +172,11 @@ def _one_question(method: str, sweep: Sequence[str], max_load: bool, gpus: int |
 
 def spelled_headline(found: Mapping[str, Any]) -> str:
     """The policy that the sentence speaks of: the headline policy if it was planned, else the last one."""
-    names = [row["policy"] for row in found["plans"]]
+    return headline_of([row["policy"] for row in found["plans"]])
+
+
+def headline_of(names: Sequence[str]) -> str:
+    """The same of a list of policies."""
     return HEADLINE_POLICY if HEADLINE_POLICY in names else names[-1]
 
 

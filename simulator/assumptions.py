@@ -31,6 +31,8 @@ def assumptions(scenario: Scenario) -> dict[str, Any]:
         f"{deployment.geometry.max_positions:,} tokens, before their last turn",
         "extra_turns": "none (assumed)" if not scenario.extra_turns else f"{scenario.extra_turns:.0%} more",
     }
+    if scenario.failure is not None:
+        found["failure"] = f"one replica is out for {scenario.failure.outage_s:g} s"
     if deployment.coarse_tokens:
         found["coarse_tokens"] = f"caches are found again in multiples of {deployment.coarse_tokens:,} tokens"
     if scenario.keep_measured is not None:

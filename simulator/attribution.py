@@ -25,10 +25,10 @@ def attribution(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most
     """`attribution`: GPUs that each effect saves (costs, below 0), and `together`, which completes the saving.
 
     An effect's worth is the fleet without it less the fleet with all of them, both the smallest whose mean over the
-    same few replications meets. None for an effect without which no fleet does; nothing for a side or a `full` that
-    is infeasible. `attribution_low` and `_high`: the least and the most that one replication by itself says.
+    same few replications meets. None for an effect without which no fleet does; nothing where a side is infeasible or
+    both are one replica. `attribution_low` and `_high`: the least and the most that one replication by itself says.
     """
-    if side.count is None or full.count is None:
+    if side.count is None or full.count is None or side.count == full.count == 1:
         return {}
     tp, few = bench.scenarios[side.variant.index].deployment.tp, seeds[:SEEDS]
     whole = _sized(bench, side.variant, few, most, side.count)

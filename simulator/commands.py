@@ -89,7 +89,7 @@ def plan_command(
     max_load: Annotated[bool, typer.Option("--max-load", help="instead: what load do --gpus GPUs carry?")] = False,
     gpus: Annotated[int | None, typer.Option(help="with --max-load: the GPUs that carry it", min=1)] = None,
     attribute: Annotated[
-        bool, typer.Option("--attribute", help="also what the saving is made of: four effects, each switched off")
+        bool, typer.Option("--attribute", help="what the saving is made of, for every policy and not one only")
     ] = False,
     replications: Annotated[
         int, typer.Option(help="replications per fleet size; fewer than 10 are flagged", min=2)

@@ -12,7 +12,7 @@ from .search import Side, mean_meets, smallest
 from .sensitivity import FEW
 
 STEP = 1.01  # loads are tried in steps of one percent
-MOST_STEPS = 232  # ten times the load: more is not tried
+MOST_STEPS = 140  # four times the load: more is not tried
 
 
 def load_of(step: int) -> float:

@@ -50,7 +50,7 @@ def plan(
     workers: int = 1,
     turns: int = TURNS,
     sensitivity: bool = True,
-    attribute: bool = False,
+    attribute: Sequence[str] = (),
     fleet: Mapping[str, Any] | None = None,
     tick: Callable[[str], None] = lambda _: None,
     record: Callable[[Scenario, SimResult], None] | None = None,
@@ -60,8 +60,8 @@ def plan(
 
     `tp` None chooses the smallest size that holds the longest session. `profiles` are measured facts by policy text;
     extra turns come only from there. `fleet` are fields of `Scenario` beside them (router). `sensitivity` asks how the
-    answer moves, `attribute` what the saving is made of. `record` is given every simulation of the brackets. UserError
-    on a policy or deployment that cannot be; infeasible is a row.
+    answer moves; `attribute` names policies of which to say what their saving is made of. `record` is given every
+    simulation of the brackets. UserError on a policy or deployment that cannot be; infeasible is a row.
     """
     texts = [str(policy) for policy in parse_policies(list(policies))]
     deployment = deploy(workload, geometry, gpu, tp, **deployment_fields)
@@ -76,7 +76,7 @@ def plan(
             row = answer(side, sides[0], scenario, known[scenario.policy], seeds)
             if sensitivity:
                 row |= moved(bench, side, sides[0], seeds, most) | headroom(bench, side, seeds)
-            if attribute and side is not sides[0]:
+            if scenario.policy in attribute and side is not sides[0]:
                 row |= attribution(bench, side, sides[0], seeds, most)
             rows.append(row)
         whole = sensitivity and workload.declared and replications >= ENOUGH_REPLICATIONS

@@ -69,12 +69,6 @@ def mean_meets(results: Sequence[SimResult], slos: Sequence[Slo]) -> bool:
     return all(found[slo.key].mean <= slo.limit_s for slo in slos)
 
 
-def soon_meets(run: Callable[[Sequence[int]], list[SimResult]], seeds: Sequence[int], slos: Sequence[Slo]) -> bool:
-    """Whether the mean over `seeds` meets, decided on the first few where their interval lies on one side already."""
-    early = verdict(run(seeds[:PILOT_SEEDS]), slos)
-    return mean_meets(run(seeds), slos) if early == "undecided" else early == "meets"
-
-
 def smallest(meets: Callable[[int], bool], low: int, high: int, start: int, stride: int | None = None) -> int | None:
     """The smallest n in low…high with `meets(n)`, for a monotone `meets`; None when `high` does not meet.
 

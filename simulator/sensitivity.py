@@ -8,7 +8,7 @@ from typing import Any
 
 from .bench import Bench, Variant
 from .positions import NOMINAL_TPOT_S
-from .search import PILOT_SEEDS, Side, mean_meets, smallest, soon_meets
+from .search import Side, mean_meets, smallest
 
 FEW = 4  # replications that break-even and headroom rest on
 FEWEST = 2  # replications that other shapes rest on
@@ -26,23 +26,28 @@ SHAPES: dict[str, dict[str, Any]] = {
 def assumed(replications: int) -> str:
     """What the moved answers rest on, for the list of assumptions."""
     return (
-        f"slower and faster machines rest on all {replications} replications where the first {PILOT_SEEDS} leave them "
-        f"undecided, headroom and more turns on {min(FEW, replications)}, other shapes on {min(FEWEST, replications)}; "
+        f"slower and faster machines (by how much the answer of the same replications moves), headroom and more turns "
+        f"rest on {min(FEW, replications)} replications, other shapes on {min(FEWEST, replications)}; "
         f"more turns: as many tasks per second (agents as sessions last at "
         f"{NOMINAL_TPOT_S * 1e3:g} ms per token), each with more of its own turns until the model's window"
     )
 
 
 def moved(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most: int) -> dict[str, Any]:
-    """How the answer moves: with machines slower or faster by the cost model's own error, and with more turns."""
+    """How the answer moves: with machines slower or faster by the cost model's own error, and with more turns.
+
+    Slower and faster: the answer, moved by what a few replications of it move by; at least one replica. None when no
+    fleet is enough.
+    """
     if side.count is None:
         return {}
-    scenario = bench.scenarios[side.variant.index]
+    scenario, few = bench.scenarios[side.variant.index], seeds[:FEW]
     tp, error = scenario.deployment.tp, scenario.cost.error
     row: dict[str, Any] = {}
+    base = _size(bench, side.variant, few, most, side.count, stride=1)
     for name, factor in (("gpus_if_slower", 1 + error), ("gpus_if_faster", 1 - error)):
-        found = _size(bench, replace(side.variant, slowdown=factor), seeds, most, side.count, stride=1)
-        row[name] = found and found * tp
+        found = _size(bench, replace(side.variant, slowdown=factor), few, most, base or side.count, stride=1)
+        row[name] = max(1, side.count + found - base) * tp if found and base else None
     if side is not full and full.count is not None:
         row |= break_even(bench, side, full.count, seeds)
     return row
@@ -53,9 +58,7 @@ def _size(
 ) -> int | None:
     """The smallest fleet of a variant whose mean over `seeds` meets, in replicas. Any size may be found."""
     slos = bench.scenarios[0].slos
-    return smallest(
-        lambda n: soon_meets(lambda some: bench.run(variant, n, some), seeds, slos), 1, most, start, stride
-    )
+    return smallest(lambda n: mean_meets(bench.run(variant, n, seeds), slos), 1, most, start, stride)
 
 
 def break_even(bench: Bench, side: Side, replicas: int, seeds: Sequence[int]) -> dict[str, Any]:

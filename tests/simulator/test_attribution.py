@@ -10,12 +10,12 @@ from kvmill.simulator.search import bracket
 from kvmill.simulator.session import EFFECTS
 
 LOAD = closed(60, tool=1500, out=150)
-FULL = scenario(LOAD, "full", deployment(40_000), turns=400)
+FULL = scenario(LOAD, "full", deployment(40_000), turns=250)
 SEEDS = range(4)
 
 
 def world(policy=TE, **fields):
-    return scenario(LOAD, policy, deployment(40_000), turns=400, **fields)
+    return scenario(LOAD, policy, deployment(40_000), turns=250, **fields)
 
 
 def explained(scenarios):

@@ -105,3 +105,72 @@ def test_gpus_must_fill_whole_replicas(tmp_path):
     done = invoke("simulate", *LOAD, "--gpus", "3", "--tp", "2", store=tmp_path)
     assert done.exit_code == 2
     assert "multiple of the tensor-parallel size 2" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["--max-load"], "say of how many GPUs"),
+        (["--gpus", "4"], "with --max-load"),
+        (["--max-load", "--gpus", "1", "--sweep", "keep=0.1"], "exclude each other"),
+        (["--method", "guess"], "one of queueing, paper"),
+        (["--method", "paper", "--sweep", "keep=0.1"], "--method paper has no --sweep"),
+        (["--sweep", "colour=red"], "unknown axis 'colour'"),
+        (["--retention", "ever"], "--retention 'ever'"),
+        (["--router", "magic"], "unknown router 'magic'"),
+        (["--max-model-len", "100000"], "--max-model-len 100,000"),
+        (["--calibration", "nowhere.toml"], "no such file"),
+        (["--compaction", "later"], "one of inline, beside"),
+    ],
+)
+def test_questions_that_do_not_go_together_and_settings_that_cannot_be(tmp_path, args, reason):
+    done = invoke("plan", *LOAD, "--slo", "ttft_p95=2", *args, store=tmp_path)
+    assert done.exit_code == 2
+    assert reason in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+
+
+def test_every_flag_of_the_deployment_is_listed_with_the_answer(tmp_path):
+    flags = {
+        "--retention": "ttl:5", "--preemption": "swap", "--compaction": "beside", "--coarse-tokens": "32",
+        "--token-budget": "4096", "--max-sequences": "16", "--router": "round-robin", "--max-model-len": "4000",
+        "--fail": "2",
+    }  # fmt: skip
+    args = [text for pair in flags.items() for text in pair]
+    found = json.loads(invoke("simulate", *LOAD, "--gpus", "2", *args, "--json", store=tmp_path).stdout)
+    for flag, value in flags.items():
+        if flag != "--fail":
+            assert str(found[flag[2:].replace("-", "_")]) == value
+    said = found["assumptions"]
+    assert "for 5 s at most" in said["retention"]
+    assert "4,096 tokens per step, 16 sequences" in said["batching"]
+    assert said["failure"] == "one replica is out for 2 s"
+
+
+def test_a_series_comes_with_the_answer_and_every_turn_goes_to_the_store(tmp_path):
+    found = json.loads(
+        invoke("simulate", *LOAD, "--gpus", "1", "--series", "--turns", "300", "--json", store=tmp_path).stdout
+    )
+    assert len(found["series"]) == 60
+    assert sum(row["requests"] for row in found["series"]) == pytest.approx(found["requests"], abs=5)
+    store = Store.open(tmp_path)
+    assert store.query("SELECT count(*) AS n FROM sim_turns").to_pylist() == [{"n": found["requests"]}]
+    text = invoke("simulate", *LOAD, "--gpus", "1", "--series", "--turns", "300", store=tmp_path).stdout
+    assert "Over time (60 intervals, some of them)" in text
+    assert "p99 " in text.split("Not told from so few turns")[1].splitlines()[0], "300 turns tell no p99"
+
+
+def test_a_sweep_prints_every_setting_and_exits_by_the_best(tmp_path):
+    args = ["plan", *LOAD, "--slo", "ttft_p95=2", "--sweep", "keep=0.1,0.4", "--sweep", "gpu=l40s,h100"]
+    done = invoke(*args, "--replications", "2", "--json", store=tmp_path)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert [(row["gpu"], row["policy"]) for row in found["sweep"]] == [
+        (gpu, policy)
+        for gpu in ("l40s", "h100")
+        for policy in ("full", TE.replace("0.2", "0.1"), TE.replace("0.2", "0.4"))
+    ]
+    assert [row["policy"] for row in found["pareto"]] == ["full"], "quality of the others was not measured"
+    assert found["pareto_note"].startswith("4 settings")
+    assert found["gpu"] == "l40s"
+    assert len(Store.open(tmp_path).query("SELECT DISTINCT run_id FROM plans").to_pylist()) == 2

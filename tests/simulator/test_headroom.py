@@ -26,7 +26,7 @@ def test_the_fleet_carries_the_headroom_and_one_percent_more_breaks_a_promise():
     assert 0 <= room["headroom"] < 1.5 / (side.count - 1), "about a replica's share of the load at most"
 
 
-def test_room_beyond_ten_times_the_load_is_only_known_to_be_there():
+def test_room_beyond_four_times_the_load_is_only_known_to_be_there():
     tiny = scenario(closed(1, tool=100, out=20), "full", deployment(), turns=100)
     with Bench([tiny]) as bench:
         found = headroom(bench, bracket(bench, Variant(0), range(3), 4), range(3))

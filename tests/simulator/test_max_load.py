@@ -10,7 +10,7 @@ from kvmill.simulator.workload import Workload
 
 PLACE = deployment(60_000)
 KNOWN = {text: PolicyProfile(text) for text in ("full", TE)}
-CALM = {"replications": 4, "turns": 400}
+CALM = {"replications": 3, "turns": 250}
 
 
 def world(load, **fleet):

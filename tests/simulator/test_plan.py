@@ -77,7 +77,7 @@ def test_the_answer_on_long_agents_is_what_an_envelope_says(headline, long):
     pool = deploy(long, QWEN, H200, None).tokens()
     state = 148 * 16  # Gated DeltaNet state, in rows
     full, te = (row["gpus"] for row in headline["plans"])
-    assert pool == pytest.approx(69.5 * 2**30 / 65_536, rel=0.01)
+    assert 65 < pool * 65_536 / 2**30 < 75, "GiB: usable · 0.9 less 52 GiB of weights and what a step needs"
     assert full == pytest.approx(400 * (context - 6144 + state) / pool, rel=0.15)
     raw_turns, queries = 2 * 1_900, 4 * 350
     held = 2_048 + 0.2 * (context - 8_192) + raw_turns + queries + state
