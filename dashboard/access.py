@@ -69,7 +69,9 @@ class Access:
         """Whether this is the token; takes as long for a near miss as for a far one. True where none is needed."""
         if self.token_sha256 is None:
             return True
-        return hmac.compare_digest(self.token_sha256, hashlib.sha256((given or "").encode()).digest())
+        return hmac.compare_digest(
+            self.token_sha256, hashlib.sha256((given or "").encode(errors="surrogatepass")).digest()
+        )
 
     def require(self, visitor: Visitor) -> None:
         """Refused unless the visitor has shown the token, where one is needed."""
@@ -157,7 +159,7 @@ def safe_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as CSV with a heading. Text that a spreadsheet would run as a formula gets an apostrophe before it."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(out)  # ends lines with CR and LF, and so quotes cells that hold either
     writer.writerow([_harmless(column) for column in columns])
     writer.writerows([[_harmless(row.get(column)) for column in columns] for row in rows])
     return out.getvalue()

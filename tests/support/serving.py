@@ -1,0 +1,46 @@
+"""The API of a store in this process, without Streamlit. Its jobs are recorded and never run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from kvmill.dashboard.access import Access
+from kvmill.dashboard.jobs import Jobs
+from kvmill.dashboard.limits import Buckets
+from kvmill.dashboard.service import Service
+from kvmill.dashboard.table import served
+from kvmill.dashboard.uploads import MOST_BYTES
+from kvmill.traces.store import Store
+
+TOKEN = "a-token-of-these-tests"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def service_of(
+    where: Path, token: str | None = TOKEN, roots: tuple[str, ...] = (), most_upload_bytes: int = MOST_BYTES
+) -> Service:
+    """A service whose supervisors end at once: jobs stay queued."""
+    digest = None if token is None else hashlib.sha256(token.encode()).digest()
+    access = Access(store=where.resolve(), roots=roots, token_sha256=digest)
+    return Service(Store(where), access, Jobs(where, python="true"), most_upload_bytes)
+
+
+def application(service: Service, rate_per_s: float = 1e9) -> Starlette:
+    """What the server mounts."""
+    return Starlette(routes=served(service, Buckets(rate_per_s, rate_per_s)))
+
+
+def client(service: Service, *, token: bool = True, rate_per_s: float = 1e9) -> TestClient:
+    """A client that shows the token, or none."""
+    base = "http://127.0.0.1:8501"
+    app = application(service, rate_per_s)
+    return TestClient(app, base_url=base, headers=BEARER if token else {}, client=("127.0.0.1", 50000))
+
+
+def files_below(where: Path) -> dict[str, int]:
+    """Every file of a folder with its time of change: what a request must not alter."""
+    return {str(path): path.stat().st_mtime_ns for path in where.rglob("*")} if where.exists() else {}
