@@ -20,7 +20,7 @@ from .live import Live
 from .models import find_geometry
 from .replica import Replica
 from .run import Scenario
-from .session import SessionSpec, compile_session
+from .session import EFFECTS, SessionSpec, compile_session
 from .workload import Workload, assemble
 
 Identity = tuple[str, float, float, float]
@@ -60,10 +60,16 @@ def crowd(tool: float = 400.0, out: float = 200.0, agents: int = AGENTS, groups:
 
 
 def small_fleet(
-    policy: str, place: Deployment, load: Workload, turns: int = 500, law: Law | None = None, **options: Any
+    policy: str,
+    place: Deployment,
+    load: Workload,
+    turns: int = 500,
+    law: Law | None = None,
+    without: Iterable[str] = (),
+    **options: Any,
 ) -> tuple[Fleet, float]:
     """(two replicas that have not run yet, seconds to run them for), blocks counted after every step."""
-    scenario = Scenario(load, policy, place, turns=turns, law=law.cost() if law else None)
+    scenario = Scenario(load, policy, place, turns=turns, law=law.cost() if law else None, without=frozenset(without))
     fleet = Fleet(
         scenario.load, scenario.positions, scenario.plan_of, place, scenario.cost, 2, 0, check=True, **options
     )
@@ -132,12 +138,21 @@ def jumping() -> Iterable[Identity]:
 
 
 def keeping_all() -> Iterable[Identity]:
-    """keep = 1 at zero cost is no compaction: in a tight pool where nothing else is held, in a roomy one for te."""
-    for policy, pool in (("sink_window(keep=1)", 30_000), ("te(proxy=assistant,delay=1,keep=1)", 300_000)):
-        load = crowd(400, 100)
-        (plain, _), (kept, _) = record("full", crowded(pool), load), record(policy, crowded(pool), load)
+    """keep = 1 at zero cost is no compaction: in a tight pool where nothing else is held, in a roomy one for te.
+
+    And so is any policy none of whose effects count.
+    """
+    load = crowd(400, 100)
+    for policy, pool, without in (
+        ("sink_window(keep=1)", 30_000, ()),
+        ("te(proxy=assistant,delay=1,keep=1)", 300_000, ()),
+        (TE, 30_000, EFFECTS),
+        ("truncate(keep=0.3)", 30_000, EFFECTS),
+    ):
+        (plain, _), (kept, _) = (record(of, crowded(pool), load, without=without) for of in ("full", policy))
         equal = sum(a == b for a, b in zip(plain, kept, strict=False))
-        yield f"{policy} ≡ full: equal events", equal, max(len(plain), len(kept)), 0.0
+        name = f"{policy} without its effects" if without else policy
+        yield f"{name} ≡ full: equal events", equal, max(len(plain), len(kept)), 0.0
 
 
 def overload() -> Iterable[Identity]:

@@ -76,7 +76,7 @@ def test_every_closed_form_holds_at_full_length():
     assert found["passed"], failed(found)
     for check in found["checks"]:
         wide = any(part in check["name"] for part in ("load 0.92", "64 agents", "40 agents"))
-        assert check["asked"] <= (0.05 if wide else 0.04 if "variance of the gap" in check["name"] else 0.02)
+        assert check["asked"] == (0.05 if wide else 0.02)
 
 
 def test_the_page_in_the_documentation_lists_these_checks_and_their_figures(exact, intervals):
