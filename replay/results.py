@@ -110,7 +110,7 @@ def find_run(store: Store, run_id: str | None = None, *, recorded: bool = False)
     complete = store.runs("replay", "complete")
     if newest := next((info for info in complete if not (recorded and is_closed(info))), None):
         return newest
-    begun = store.runs("replay")
+    begun = [info for info in store.runs("replay") if info not in complete]
     hint = f"; {begun[0].run_id} is not complete: name it, or go on with --resume" if begun else ""
     raise UserError(f"no complete replay run in {store.path}: run `kvmill replay` first{hint}")
 

@@ -212,7 +212,7 @@ def test_fewer_turns_count_as_none(tmp_path: Path) -> None:
 
 def test_what_reads_recorded_turns_passes_closed_runs_over(tmp_path: Path) -> None:
     store = closed(tmp_path)
-    with pytest.raises(UserError, match="no complete replay run"):
+    with pytest.raises(UserError, match="run `kvmill replay` first$"):
         recommend(store)
     with pytest.raises(UserError, match="is a closed-loop run: name one of --mode teacher or stepwise"):
         recommend(store, find_run(store).run_id)
