@@ -34,8 +34,9 @@ def headroom(bench: Bench, side: Side, seeds: Sequence[int]) -> dict[str, Any]:
         loaded = replace(side.variant, load=load_of(step))
         return not mean_meets(bench.run(loaded, count, seeds[:FEW]), slos)
 
-    # the answer is the smallest size: the room is less than a replica's share of the load, half of it in the mean
-    guess = max(1, round(math.log1p(0.5 / count) / math.log(STEP)))
+    # The answer is the smallest size: the room is less than a replica's share of the load, half of it in the mean.
+    # One replica alone may have any room.
+    guess = MOST_STEPS if count == 1 else max(1, round(math.log1p(0.5 / count) / math.log(STEP)))
     first = smallest(too_much, 1, MOST_STEPS, guess, stride=max(1, guess // 2))
     last = (MOST_STEPS if first is None else first) - 1
     return {
