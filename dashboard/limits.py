@@ -16,16 +16,20 @@ class Buckets:
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}  # client → (left, when)
 
-    def take(self, client: str, cost: float = 1.0) -> float:
-        """Take from the client's bucket. 0.0 if there was enough, else the seconds to wait; nothing is taken then."""
+    def take(self, client: str) -> float:
+        """Take one from the client's bucket. 0.0 if there was one, else the seconds until there is."""
+        left = self._left(client, self._clock())
+        if left < 1:
+            return (1 - left) / self.rate_per_s
+        self.charge(client, 1)
+        return 0.0
+
+    def charge(self, client: str, cost: float) -> None:
+        """Take `cost` whether it is there or not: what is owed is waited for."""
         now = self._clock()
-        left = self._left(client, now)
-        if left < min(cost, self.burst):
-            return (min(cost, self.burst) - left) / self.rate_per_s
-        self._buckets[client] = (left - cost, now)
+        self._buckets[client] = (self._left(client, now) - cost, now)
         if len(self._buckets) > _MOST_CLIENTS:
             self._buckets = {name: at for name, at in self._buckets.items() if self._left(name, now) < self.burst}
-        return 0.0
 
     def _left(self, client: str, now: float) -> float:
         left, when = self._buckets.get(client, (self.burst, now))

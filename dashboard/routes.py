@@ -25,15 +25,22 @@ from .exposition import Counts
 from .jobs import NotNow, UnknownJob
 from .limits import Buckets
 from .requests import NotJson, read_body
-from .service import Service
+from .service import Service, UnknownTraces
 from .uploads import NoRoom, TooLarge, UnknownUpload
 
 BODY_BYTES = 1 << 20
 WRONG_TOKEN_COST = 10.0
 Schema = Mapping[str, Any]
 _STATUS = {
-    Refused: 403, UnknownJob: 404, UnknownUpload: 404, NotNow: 409, TooLarge: 413, NotJson: 400, NoRoom: 507,
-}  # fmt: skip
+    NotJson: 400,
+    Refused: 403,
+    UnknownJob: 404,
+    UnknownTraces: 404,
+    UnknownUpload: 404,
+    NotNow: 409,
+    TooLarge: 413,
+    NoRoom: 507,
+}
 
 
 class Failure(Exception):
@@ -159,7 +166,7 @@ class Endpoint:
             return Visitor(f"api {client}", verified=True)
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not access.matches(token.strip()):
-            self._buckets.take(client, WRONG_TOKEN_COST)
+            self._buckets.charge(client, WRONG_TOKEN_COST)
             raise Failure(401, "give the token in the header: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
         return Visitor(f"api {client}", verified=True)
 
@@ -178,6 +185,9 @@ def _values(route: Route, request: Request) -> dict[str, Any]:
     """Parameters by name, as their schemas say. Failure (422) for unknown, repeated and unfit ones."""
     query = {parameter.name: parameter for parameter in route.parameters if parameter.where == "query"}
     found = {p.name: request.path_params[p.name] for p in route.parameters if p.where == "path"}
+    for parameter in route.parameters:
+        if parameter.where == "path" and not re.fullmatch(parameter.schema.get("pattern", ".*"), found[parameter.name]):
+            raise Failure(404, f"there is no {parameter.name} {found[parameter.name]!r}")
     for name, text in request.query_params.multi_items():
         if name not in query:
             raise Failure(422, str(unknown("parameter", name, query)))
