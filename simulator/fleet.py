@@ -81,7 +81,7 @@ class Fleet:
                 live = Live(self.plan_of(place.session), agent, place.turn + 1)
                 present.append((place, live))
                 self.after(place.until_s, self.submit, live)
-            elif workload.agents:
+            elif workload.agents:  # in an open workload a session in its last turn is as good as over
                 self.after(place.until_s, self.renew, agent)
         self.house(sorted(present, key=lambda item: -item[0].age_s))
         self.furnish(sorted(present, key=lambda item: item[0].since_s))

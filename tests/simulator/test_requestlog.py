@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from kvmill.simulator.fleet import Fleet
 from kvmill.simulator.requestlog import chains, common_prefixes, sessions
 from kvmill.simulator.workload import Workload
 from kvmill.traces.files import read_file
+from kvmill.traces.request_checks import summarise
 from kvmill.traces.trajectory import Request
 
 
@@ -147,3 +149,17 @@ def test_a_third_of_real_conversation_requests_continue_an_earlier_one(shared_da
     assert len(requests) == 11_523
     assert 0.30 <= continued / len(requests) <= 0.36
     assert sum(len(spec.waits) for spec in specs) == len(requests)
+
+
+def test_sessions_and_groups_can_reuse_nearly_what_an_endless_cache_finds_in_a_real_log_and_no_more(shared_data):
+    """Of Mooncake's input tokens 37.1 % are in prefixes seen before; 32.1 % by their own session, 5.0 % by a group."""
+    requests = log_of(shared_data, "mooncake-fast25/conversation_trace.head.jsonl")
+    endless = summarise(requests)["prefix"]["hit_rate_tokens"]
+    linked = chains(requests)
+    shares = common_prefixes([chain[0] for chain in linked])
+    total = sum(r.input_tokens for r in requests)
+    own = sum(min(earlier.input_tokens, later.input_tokens) for c in linked for earlier, later in pairwise(c)) / total
+    once = sum({group: shared for shared, group in shares}.values())
+    others = (sum(shared for shared, _ in shares) - once) / total
+    assert (endless, own, others) == pytest.approx((0.3714, 0.3213, 0.0499), abs=1e-4)
+    assert own + others <= endless
