@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from ..traces.manifest import RunInfo
 from ..traces.store import Store
-from .closed.results import closed_run_for, extra_turns, is_closed
+from .closed.results import extra_turns, is_closed
 from .policies.registry import parse_policy
 from .profile import PolicyProfile
 from .results import find_run, summary
@@ -31,32 +33,42 @@ _KEPT = (
 def profiles(store: Store, run_id: str | None = None) -> dict[str, PolicyProfile]:
     """What replay knows about each policy for the simulator, by the policy's text; empty if nothing was replayed.
 
-    Quality is of the run named, else of the newest complete one that fed recorded turns; extra turns are of that run
-    if it is a closed-loop one, else of the newest complete closed-loop run with its model. A closed-loop run in which
-    the model was too weak gives neither.
+    Quality is of runs that fed recorded turns, extra turns are of closed-loop runs: of the run named if it is of that
+    kind, else of the newest complete one with the same model. Without a name it begins with the newest that fed
+    recorded turns, if there is any.
     """
     complete = store.runs("replay", "complete")
     if run_id is None and not complete:
         return {}
     info = find_run(store, run_id) if run_id else next((run for run in complete if not is_closed(run)), complete[0])
-    found = summary(store, info.run_id)
-    weak = found["model_too_weak"] is not None
-    closed = closed_run_for(store, info)
-    out = {
+    other = _partner(complete, info)
+    recorded, closed = (other, info) if is_closed(info) else (info, other)
+    out = _quality(store, recorded.run_id) if recorded else {}
+    for policy, (growth, source) in (extra_turns(store, closed) if closed else {}).items():
+        out[policy] = replace(out.get(policy, PolicyProfile(policy)), extra_turns=growth, extra_turns_source=source)
+    return out
+
+
+def _partner(complete: Sequence[RunInfo], info: RunInfo) -> RunInfo | None:
+    """The newest of the runs with the same model that is closed-loop where `info` is not, and the other way round."""
+    model = info.config.get("model")
+    same = (run for run in complete if run.config.get("model") == model)
+    return next((run for run in same if is_closed(run) != is_closed(info)), None)
+
+
+def _quality(store: Store, run_id: str) -> dict[str, PolicyProfile]:
+    found = summary(store, run_id)
+    return {
         entry["policy"]: PolicyProfile(
             keep_measured=_kept(store, found["run"], entry["policy"]),
             policy=entry["policy"],
             run=found["run"],
             model=found["model"],
             label_scorers=tuple(found["label_scorers"]),
-            **({} if weak else {name: entry[name] for name in _PROFILED}),
+            **{name: entry[name] for name in _PROFILED},
         )
         for entry in found["policies"]
     }
-    for policy, (growth, source) in (extra_turns(store, closed) if closed else {}).items():
-        known = out.get(policy, PolicyProfile(policy))
-        out[policy] = replace(known, extra_turns=growth, extra_turns_source=source)
-    return out
 
 
 def _kept(store: Store, run_id: str, policy: str) -> float | None:

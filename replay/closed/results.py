@@ -108,15 +108,6 @@ def extra_turns(store: Store, info: RunInfo) -> dict[str, tuple[float | None, st
     return found
 
 
-def closed_run_for(store: Store, quality: RunInfo) -> RunInfo | None:
-    """The closed run whose turns go with the quality of a run: itself, else the newest complete one of its model."""
-    if is_closed(quality):
-        return quality
-    model = quality.config.get("model")
-    runs = store.runs("replay", "complete")
-    return next((run for run in runs if is_closed(run) and run.config.get("model") == model), None)
-
-
 def _entry(policy: str, rows: Sequence[Row], full: Sequence[Row]) -> Row:
     out: Row = dict(NOT_MEASURED)
     turns = estimate([row["turns"] for row in rows])

@@ -191,7 +191,13 @@ def test_a_profile_joins_quality_and_turns_of_two_runs_of_one_model(tmp_path: Pa
     assert profile.extra_turns_source.endswith("10 pairs with full, 1 of them cut at the turn limit")
     assert profiles(store)["full"].extra_turns is None
     assert profiles(store, newest)[TE].extra_turns == pytest.approx(0.5)
-    assert profiles(store, newest)[TE].run == newest
+    assert profiles(store, newest)[TE].run == quality, "a closed loop measures the agent, not the cache"
+
+
+def test_a_closed_run_alone_gives_turns_and_no_quality(tmp_path: Path) -> None:
+    profile = profiles(closed(tmp_path, many()))[TE]
+    assert (profile.run, profile.model, profile.answer_accuracy, profile.n) == (None, None, None, 0)
+    assert profile.extra_turns == pytest.approx(0.5)
 
 
 def test_nine_pairs_are_too_few_for_a_profile(tmp_path: Path) -> None:
@@ -212,7 +218,7 @@ def test_fewer_turns_count_as_none(tmp_path: Path) -> None:
 
 def test_what_reads_recorded_turns_passes_closed_runs_over(tmp_path: Path) -> None:
     store = closed(tmp_path)
-    with pytest.raises(UserError, match="run `kvmill replay` first$"):
+    with pytest.raises(UserError, match=r"run `kvmill replay` first$"):
         recommend(store)
     with pytest.raises(UserError, match="is a closed-loop run: name one of --mode teacher or stepwise"):
         recommend(store, find_run(store).run_id)
