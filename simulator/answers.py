@@ -19,7 +19,7 @@ from .run import Scenario, run_fleet
 from .sentence import sentence
 from .series import Series, turn_table
 from .slo import Slo, parse_slo
-from .stored import save_plan, save_simulation
+from .stored import save_loads, save_plan, save_simulation
 
 Tick = Callable[[str], None]
 Slos = Sequence[str] | Mapping[str, float]
@@ -105,7 +105,10 @@ def plan_named(
     if max_load:
         from .max_load import max_load as carried
 
-        return carried(found, known, slos, gpus or 0, **options)
+        runs: list[tuple[Scenario, SimResult]] = []
+        options["record"] = lambda scenario, result: runs.append((scenario, result))
+        loads = carried(found, known, slos, gpus or 0, **options)
+        return loads | ({"run": save_loads(store, loads, runs, seed)} if save else {})
     explained = list(known) if attribute else [headline_of(list(known))] if sensitivity else []
     options |= {"max_gpus": max_gpus, "sensitivity": sensitivity, "attribute": explained}
     return planned(found, known, slos, store if save else None, **options)

@@ -45,12 +45,14 @@ def max_load(
     workers: int = 1,
     turns: int = TURNS,
     tick: Callable[[str], None] = lambda _: None,
+    record: Callable[[Scenario, SimResult], None] = lambda scenario, result: None,
 ) -> dict[str, Any]:
     """The largest load that `gpus` GPUs carry within the promises, per policy: the frame, and a row each in `plans`.
 
     `max_load` is the largest whose mean meets, `max_load_low` the largest that meets, `max_load_high` the largest below
     all that fail, in agents or in sessions per second (`load_unit`); to 2 %. `load_gained`: how many times the load
-    of `full`. UserError when `gpus` is no multiple of the tensor-parallel size.
+    of `full`. `record` is given the simulations of the loads looked at. UserError when `gpus` is no multiple of the
+    tensor-parallel size.
     """
     deployment = found.deployment()
     if gpus < 1 or gpus % deployment.tp:
@@ -58,7 +60,7 @@ def max_load(
     scenarios = scenarios_of(found.load, deployment, slos, known, turns, found.fleet)
     seeds = [seed * 1000 + r for r in range(replications)]
     with Bench(scenarios, workers, tick) as bench:
-        rows = [_row(bench, i, gpus // deployment.tp, seeds, known) for i in range(len(scenarios))]
+        rows = [_row(bench, i, gpus // deployment.tp, seeds, known, record) for i in range(len(scenarios))]
     for row in rows:
         both = row["max_load"] and rows[0]["max_load"]
         row["load_gained"] = row["max_load"] / rows[0]["max_load"] if both else None
@@ -75,7 +77,12 @@ def max_load(
 
 
 def _row(
-    bench: Bench, index: int, replicas: int, seeds: Sequence[int], known: Mapping[str, PolicyProfile]
+    bench: Bench,
+    index: int,
+    replicas: int,
+    seeds: Sequence[int],
+    known: Mapping[str, PolicyProfile],
+    record: Callable[[Scenario, SimResult], None],
 ) -> dict[str, Any]:
     scenario = bench.scenarios[index]
     slos, never = scenario.slos, hopeless(scenario)
@@ -95,6 +102,9 @@ def _row(
     else:
         shown = neighbours(lambda k: run(k, seeds), first, hardest, MOST_STEPS, slos)
         low, count, high = settled(shown, slos)
+    for step, results in shown.items():
+        for result in results:
+            record(bench.shelf.get(Variant(index, load=load_of(step))), result)
     at = start if first is None else count if count is not None else max(shown)
     beyond = shown.get(at - 1)
     carried = {
@@ -162,5 +172,5 @@ def max_load_text(found: Mapping[str, Any]) -> str:
     columns = {"policy": "policy", "load": found["load_unit"], "verdict": "verdict"} | {
         key: f"{key} s" for key in found["slo"]
     }
-    looked = f"Loads looked at (geometric mean over replications, 95 % interval):\n{table(rows, columns)}"
+    looked = f"Loads looked at ({found['statistic']}):\n{table(rows, columns)}"
     return f"{found['answer']}\n\n{looked}\n\n{assumed_text(found)}"

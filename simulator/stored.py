@@ -53,6 +53,13 @@ _RESULT_COLUMNS = (
     "saturated",
     "binding_constraint",
 )
+_DEPLOYMENT = ("dtype", "kv_dtype", "retention", "preemption", "compaction")
+_RESULT = (
+    "gpus", "replicas", "tp", "seed", "requests", "rejected", "simulated_s", "batch_mean", "batch_max",
+    "throughput_requests_per_s", "throughput_tokens_per_s", "goodput_requests_per_s", "kv_used_share",
+    "kv_active_share", "preemptions", "evictions", "miss_share", "busy_share", "unserved_share", "queue_growth",
+    "waiting_mean", "saturated", "binding_constraint",
+)  # fmt: skip
 
 
 def save_plan(store: Store, found: Mapping[str, Any], runs: Runs, seed: int) -> str:
@@ -66,6 +73,16 @@ def save_plan(store: Store, found: Mapping[str, Any], runs: Runs, seed: int) -> 
         for row in found["plans"]
     ]
     run.add({"plans": rows, "simulations": [simulation_row(*pair) for pair in runs]}, key="plan")
+    run.finish()
+    return run.id
+
+
+def save_loads(store: Store, found: Mapping[str, Any], runs: Runs, seed: int) -> str:
+    """Store the simulations behind a largest load, each with its agents or its rate. Returns the run's id."""
+    config = {key: found[key] for key in (*_CONFIG, "gpus", "load_unit") if key in found}
+    loads = {row["policy"]: row["max_load"] for row in found["plans"]}
+    run = store.begin("max-load", config | {"max_load": loads}, seed=seed)
+    run.add({"simulations": [simulation_row(*pair) for pair in runs]}, key="max-load")
     run.finish()
     return run.id
 
@@ -120,4 +137,6 @@ def simulation_row(scenario: Scenario, result: SimResult) -> dict[str, Any]:
     for name in FLAT:
         levels = getattr(result, name)
         row |= {f"{name[:-2]}_{q}_s": levels[q] for q in levels}
-    return row | {name: getattr(result, name) for name in _RESULT_COLUMNS}
+    row |= {"agents": scenario.workload.agents, "rate": scenario.workload.rate, "router": scenario.router}
+    row |= {name: getattr(scenario.deployment, name) for name in _DEPLOYMENT}
+    return row | {name: getattr(result, name) for name in _RESULT}

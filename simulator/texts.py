@@ -23,7 +23,7 @@ def plan_text(found: Found) -> str:
     if found["other_shapes"]:
         parts.append(f"GPUs if the workload were shaped otherwise:\n{shapes_text(found)}")
     parts += [
-        f"Fleet sizes looked at (geometric mean over replications, 95 % interval):\n{sizes_text(rows, slo)}",
+        f"Fleet sizes looked at ({found['statistic']}):\n{sizes_text(rows, slo)}",
         guessed_text(rows, slo),
         assumed_text(found),
     ]
