@@ -97,7 +97,7 @@ def extra_turns(store: Store, info: RunInfo) -> dict[str, tuple[float | None, st
         if policy == "full":
             continue
         if weak or value is None or pairs < FEW:
-            few = f"{pairs or 0} pairs of runs that tell, fewer than {FEW}"
+            few = f"pairs of runs that tell: {pairs or 0}, fewer than {FEW}"
             found[policy] = None, f"assumed none: {where}: {'model too weak' if weak else few}"
             continue
         low, high = entry["extra_turns_low"], entry["extra_turns_high"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +22,11 @@ from kvmill.replay.lockstep import Lockstep
 from kvmill.replay.model import LoadedModel
 from kvmill.replay.policies.registry import parse_policies
 from kvmill.replay.policies.te_state import TokenEvictionState
+from kvmill.replay.profiles import profiles
+from kvmill.replay.results import summary
 from kvmill.replay.rows import Identity, Rows
 from kvmill.replay.session import Session
+from kvmill.traces.store import Store
 from kvmill.traces.tokens import tokenize
 from kvmill.traces.trajectory import Message, Probe, Trajectory
 
@@ -133,6 +137,26 @@ def test_a_scripted_run_is_counted_as_it_went(monkeypatch: pytest.MonkeyPatch) -
     assert te["kv_tokens_final"] == turns[-1]["kv_tokens"] < te["logical_tokens"]
     assert (full["probes"], te["probes"], len(rows["probes"])) == (1, 1, 2)
     assert all("age_turns" not in row for row in rows["probes"])
+
+
+def test_scripted_runs_reach_the_profile_exactly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ten trajectories, 4 turns each under full and 6 under te, which searches for the same twice more."""
+    again, found = "Search: keeper of Maple station", "Sophie lives in Seoul."
+    scripted(monkeypatch, {"full": [again, found] * 10, TE: [again, again, again, found] * 10})
+    store = Store.open(tmp_path)
+    run = store.begin("replay", {"model": "tiny", "policies": ["full", TE], "mode": "closed"})
+    for number in range(10):
+        run.add(loop(chatty(), sample(f"s-{number}"), ["full", TE]), key=str(number))
+    run.finish()
+    te = summary(store)["policies"][1]
+    assert (te["turns_mean"], te["extra_turns"], te["extra_turns_low"], te["extra_turns_high"]) == (6, 0.5, 0.5, 0.5)
+    assert (te["searches"], te["repeated_searches"], te["near_repeats"]) == (3, 2 / 3, 2 / 3)
+    assert (te["closed_accuracy"], te["end_reasons"], te["tool_errors"]) == (1, {"answered": 10}, 0)
+    profile = profiles(store)[TE]
+    assert profile.extra_turns == 0.5
+    assert profile.extra_turns_source == (
+        f"closed-loop run {run.id} with tiny: +50% turns, 95 % interval +50% to +50%, 10 pairs with full"
+    )
 
 
 def test_what_the_model_did_is_judged_with_what_was_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:

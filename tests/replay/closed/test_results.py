@@ -205,7 +205,7 @@ def test_nine_pairs_are_too_few_for_a_profile(tmp_path: Path) -> None:
     profile = profiles(store)[TE]
     assert profile.extra_turns is None
     assert profile.extra_turns_source == (
-        f"assumed none: closed-loop run {find_run(store).run_id} with m: 9 pairs of runs that tell, fewer than 10"
+        f"assumed none: closed-loop run {find_run(store).run_id} with m: pairs of runs that tell: 9, fewer than 10"
     )
 
 
