@@ -153,7 +153,8 @@ def simulate(
     store: Store | str | Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """One fleet of `gpus` GPUs under one policy, as `kvmill simulate`; `options` are its other flags.
+    """One fleet of `gpus` GPUs under one policy, as `kvmill simulate`; `options` are its other flags: `agents=50`,
+    `router="round-robin"`, `series=True`, …
 
     Times in seconds, shares in [0, 1]. UserError on names or sizes that cannot be.
     """
@@ -172,7 +173,8 @@ def plan(
     store: Store | str | Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The fewest GPUs that keep the promises under every policy, as `kvmill plan`; `options` are its other flags.
+    """The fewest GPUs that keep the promises under every policy, as `kvmill plan`; `options` are its other flags:
+    `retention="offload"`, `attribute=True`, `sweep=["keep=0.1,0.2", "gpu=h100,h200"]` `max_load=True, gpus=8`, …
 
     `slo`: `{"ttft_p95": 2, "tpot_p95": 0.05}` in seconds. No feasible fleet is an answer too: that policy's row has
     `feasible` False and names what binds. UserError on names or sizes that cannot be.
