@@ -145,3 +145,11 @@ def test_bench_lists_what_there_is_and_refuses_what_there_is_not(app):
     result = runner.invoke(app, ["bench", "nonsense"])
     assert result.exit_code == 2
     assert result.stderr.startswith("error: unknown benchmark 'nonsense'. Known: ")
+
+
+def test_a_missing_flag_is_one_line_that_says_what_is_needed(app):
+    result = CliRunner().invoke(app, ["plan", "--workload", "samples"])
+    assert result.exit_code == 2
+    assert result.stderr.strip() == "error: --model is missing; root plan needs --workload, --model, --gpu"
+    result = CliRunner().invoke(app, ["traces", "ingest"])
+    assert result.stderr.strip() == "error: PATHS is missing; root traces ingest needs PATHS"
