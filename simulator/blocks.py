@@ -1,15 +1,16 @@
 """`BlockPool`: the cache of one replica as counts of blocks, never as block tables.
 
 Every block is free, or held by a running session, or kept for an idle one, or part of a prefix that a group of sessions
-shares, which is counted once however many read it. When blocks are asked for and none is free, a shared prefix that
-nobody reads goes first, then idle sessions, least recently used first and each from its tail, as a paged engine with a
-prefix cache frees them; a session whose rest would be of no use goes whole.
+shares, which is counted once however many read it. When blocks are asked for and none is free, idle sessions lose
+theirs, least recently used first and each from its tail, as a paged engine with a prefix cache frees them; a session
+whose rest would be of no use goes whole. A prefix that nobody reads takes its place among them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .deployment import BLOCK_TOKENS
@@ -31,6 +32,17 @@ class Holder(Protocol):
         ...
 
 
+@dataclass(eq=False, slots=True)
+class Prefix:
+    """The shared prefix of a group while nobody reads it: idle like a session."""
+
+    group: int
+    blocks: int
+    since: float
+    parked: int = 0
+    divisible: bool = False
+
+
 def blocks_for(rows: int) -> int:
     """Blocks that `rows` rows take."""
     return -(-rows // BLOCK_TOKENS) if rows > 0 else 0
@@ -46,12 +58,13 @@ class BlockPool:
         self.total = total
         self.free = total
         self.active = 0
-        self.idle: OrderedDict[Holder, None] = OrderedDict()
+        self.idle: OrderedDict[Holder | Prefix, None] = OrderedDict()
         self.idle_blocks = 0
         self.shared: dict[int, int] = {}  # group → blocks
         self.readers: dict[int, list[int]] = {}  # group → [running sessions, idle sessions]
-        self.unread: dict[int, None] = {}  # shared groups without readers, in the order they lost the last
-        self.loose = 0  # shared blocks that no running session reads
+        self.unread: dict[int, Prefix] = {}  # shared groups without readers, which are idle
+        self.read = 0  # shared blocks that any session reads
+        self.loose = 0  # those of them that no running one reads
         self.saved = saved
         self.evictions = 0  # sessions that lost something
 
@@ -72,9 +85,7 @@ class BlockPool:
         ValueError when they are not available: callers look first.
         """
         while self.free < count:
-            if self.unread:
-                self._forget(next(iter(self.unread)))
-            elif self.idle:
+            if self.idle:
                 victim = next(iter(self.idle))
                 self.evict(victim, min(victim.blocks, count - self.free) if victim.divisible else victim.blocks)
             else:
@@ -87,14 +98,17 @@ class BlockPool:
         self.active -= count
         self.free += count
 
-    def evict(self, victim: Holder, count: int) -> None:
+    def evict(self, victim: Holder | Prefix, count: int) -> None:
         """Free the last `count` blocks of an idle session; it is idle no more once it holds none."""
+        if isinstance(victim, Prefix):
+            self._forget(victim)
+            return
         if self.saved is not None and count:
             self.saved(victim, count)
         self.evictions += victim.blocks == victim.parked
         if count == victim.blocks:
             del self.idle[victim]
-            self._quit(victim, 1)
+            self._quit(victim, 1, victim.since, oldest=True)
         victim.blocks -= count
         self.idle_blocks -= count
         self.free += count
@@ -105,9 +119,9 @@ class BlockPool:
         """A session runs: the prefix of its group stays."""
         self._join(holder, 0)
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: Holder, now: float) -> None:
         """A session runs no more."""
-        self._quit(holder, 0)
+        self._quit(holder, 0, now)
 
     def park(self, holder: Holder) -> None:
         """A session goes idle with its blocks, as the most recently used."""
@@ -122,7 +136,7 @@ class BlockPool:
         if holder not in self.idle:
             return False
         del self.idle[holder]
-        self._quit(holder, 1)
+        self._quit(holder, 1, holder.since)
         self.idle_blocks -= holder.blocks
         self.active += holder.blocks
         return True
@@ -136,10 +150,11 @@ class BlockPool:
         self.shared[group] = count
         self.active -= count
         running, idle = self.readers.get(group, (0, 0))
+        self.read += count
         if not running:
             self.loose += count
         if not running and not idle:
-            self.unread[group] = None
+            self._rest(group, 0.0)
         return True
 
     def _join(self, holder: Holder, state: int) -> None:
@@ -147,12 +162,17 @@ class BlockPool:
             return
         group = holder.plan.group
         counts = self.readers.setdefault(group, [0, 0])
+        if group in self.unread:
+            prefix = self.unread.pop(group)
+            del self.idle[prefix]
+            self.idle_blocks -= prefix.blocks
+            self.read += prefix.blocks
+            self.loose += prefix.blocks
         if state == 0 and not counts[0]:
             self.loose -= self.shared.get(group, 0)
         counts[state] += 1
-        self.unread.pop(group, None)
 
-    def _quit(self, holder: Holder, state: int) -> None:
+    def _quit(self, holder: Holder, state: int, now: float, *, oldest: bool = False) -> None:
         if not holder.plan.shared:
             return
         group = holder.plan.group
@@ -163,13 +183,21 @@ class BlockPool:
         if not counts[0] and not counts[1]:
             del self.readers[group]
             if group in self.shared:
-                self.unread[group] = None
+                self._rest(group, now, oldest=oldest)
 
-    def _forget(self, group: int) -> None:
-        count = self.shared.pop(group)
-        del self.unread[group]
-        self.loose -= count
-        self.free += count
+    def _rest(self, group: int, now: float, *, oldest: bool = False) -> None:
+        prefix = self.unread[group] = Prefix(group, self.shared[group], now)
+        self.idle[prefix] = None
+        self.read -= prefix.blocks
+        self.loose -= prefix.blocks
+        self.idle_blocks += prefix.blocks
+        if oldest:
+            self.idle.move_to_end(prefix, last=False)
+
+    def _forget(self, prefix: Prefix) -> None:
+        del self.shared[prefix.group], self.unread[prefix.group], self.idle[prefix]
+        self.idle_blocks -= prefix.blocks
+        self.free += prefix.blocks
 
     # -- the books -----------------------------------------------------------------------------------------
 
@@ -179,10 +207,16 @@ class BlockPool:
         AssertionError with the figures when they do not add up.
         """
         idle = sum(holder.blocks for holder in self.idle)
-        shared = sum(self.shared.values())
-        loose = sum(count for group, count in self.shared.items() if not self.readers.get(group, (0,))[0])
-        figures = (self.free, self.active, self.idle_blocks, shared, self.total)
-        if self.free < 0 or holders != self.active or idle != self.idle_blocks or loose != self.loose:
+        read = {group: count for group, count in self.shared.items() if group not in self.unread}
+        loose = sum(count for group, count in read.items() if not self.readers[group][0])
+        figures = (self.free, self.active, self.idle_blocks, self.read, self.total)
+        if (
+            self.free < 0
+            or holders != self.active
+            or idle != self.idle_blocks
+            or loose != self.loose
+            or self.read != sum(read.values())
+        ):
             raise AssertionError(f"block counts are wrong: running {holders}, idle {idle}, pool says {figures}")
-        if self.free + self.active + self.idle_blocks + shared != self.total:
+        if self.free + self.active + self.idle_blocks + self.read != self.total:
             raise AssertionError(f"blocks lost or doubled (free, active, idle, shared, total): {figures}")

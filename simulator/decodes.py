@@ -73,8 +73,10 @@ class DecodeSet:
     def growth(self, steps: int) -> int:
         """Blocks that `steps` steps take: one per sequence and 16 steps, at the step its residue says."""
         cycles, rest = divmod(steps, BLOCK_TOKENS)
-        bins, counter = self._bins, self.counter
-        return cycles * self.count + sum(bins[-(counter + i) & MASK] for i in range(rest))
+        bins, end = self._bins, (-self.counter & MASK) + 1
+        begin = end - rest
+        crossing = sum(bins[begin:end]) if begin >= 0 else sum(bins[:end]) + sum(bins[begin:])
+        return cycles * self.count + crossing
 
     # -- stretches -----------------------------------------------------------------------------------------
 
@@ -100,8 +102,10 @@ class DecodeSet:
     def steps_until(self, passed: float, most: int) -> int:
         """The fewest steps (1…most) whose end is not before `passed` seconds from here."""
         low, high = 1, most
+        near = int(passed / max(self.span_s(most), 1e-300) * most) + 1  # steps are nearly of one length
+        probes = [near + 1, near - 1, near]
         while low < high:
-            middle = (low + high) // 2
+            middle = min(max(probes.pop(), low), high - 1) if probes else (low + high) // 2
             if self.span_s(middle) >= passed:
                 high = middle
             else:

@@ -131,7 +131,7 @@ def jumping() -> Iterable[Identity]:
         late = max(abs(a[-1] - b[-1]) / max(1e-9, b[-1]) for a, b in zip(fast, slow, strict=False))
         yield f"jumped ≡ stepped, {label}: relative time", late, 0.0, 1e-9
         lost = sum(
-            r.pool.total - r.pool.free - r.pool.active - r.pool.idle_blocks - sum(r.pool.shared.values())
+            r.pool.total - r.pool.free - r.pool.active - r.pool.idle_blocks - r.pool.read
             for r in (*one.replicas, *two.replicas)
         )
         yield f"blocks lost, {label} (counted after every step)", lost, 0, 0.0

@@ -28,7 +28,7 @@ class Snapshot(NamedTuple):
     def of(cls, pool: BlockPool, running: int, waiting: int, growth: int) -> Snapshot:
         """From a pool to which `growth` blocks of the current stretch are still to be added."""
         used = min(pool.total, pool.total - pool.free + growth)
-        return cls(running, waiting, used, pool.active + sum(pool.shared.values()) + growth, pool.total)
+        return cls(running, waiting, used, pool.active + pool.read + growth, pool.total)
 
 
 class Meter:
@@ -49,7 +49,7 @@ class Meter:
         self.clock = now
         self.batch_s += batch * span
         self.used_s += (pool.total - pool.free) * span
-        self.held_s += (pool.active + sum(pool.shared.values())) * span
+        self.held_s += (pool.active + pool.read) * span
         if batch:
             self.busy_s += span
 

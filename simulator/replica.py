@@ -145,7 +145,7 @@ class Replica:
                 span = self.mixed_s(chunks)
                 yield env.timeout(span)
                 self.account()
-                self.advance(1)
+                self.advance(1, self.decodes.due())
                 self.end_chunks(chunks)
             elif self.decodes.count:
                 steps = self.decodes.stretch(self.pool.available)
@@ -163,8 +163,9 @@ class Replica:
                 self.stretched = None
                 self.account()
                 self.meter.decoded(self.cost, self.decodes.count, steps, span)
-                self.meter.grew(self.decodes.growth(steps), self.pool, span)
-                self.advance(steps)
+                growth = self.decodes.growth(steps)
+                self.meter.grew(growth, self.pool, span)
+                self.advance(steps, growth)
             if self.checking:
                 self.pool.check(sum(self.decodes.held(session) for session in self.running))
                 self.cache.host.check()
@@ -276,11 +277,12 @@ class Replica:
                 continue
             self.decodes.add(session, rows, left)
 
-    def advance(self, steps: int) -> None:
-        """`steps` decode steps have passed: every decoding sequence has that many more tokens and rows."""
+    def advance(self, steps: int, growth: int) -> None:
+        """`steps` decode steps have passed: every decoding sequence has that many more tokens and rows, and all have
+        taken `growth` blocks.
+        """
         self.steps += steps
-        if self.decodes.count:
-            self.pool.take(self.decodes.growth(steps))
+        self.pool.take(growth)
         self.decodes.advance(steps)
         for session in self.decodes.complete():
             self.complete(session)
@@ -288,7 +290,7 @@ class Replica:
     def complete(self, session: Live) -> None:
         """The turn is over: its rows stay for the next one, or go with the session."""
         del self.running[session]
-        self.pool.leave(session)
+        self.pool.leave(session, self.env.now)
         session.made = session.plan.out[session.turn]
         self.note("done", session)
         if session.turn + 1 == session.plan.turns:
@@ -308,7 +310,7 @@ class Replica:
             self.decodes.remove(session)
         self.prefilling.pop(session, None)
         del self.running[session]
-        self.pool.leave(session)
+        self.pool.leave(session, self.env.now)
         if not (decoding and self.cache.swap_out(session)):
             session.hit = False
             self.cache.leave(session, decoding, self.env.now)

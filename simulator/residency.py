@@ -7,6 +7,7 @@ those of a text are found again by hash, as far as they are there. Compacted row
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from .blocks import BlockPool
@@ -68,7 +69,7 @@ class Residency:
     def expire(self, now: float) -> None:
         """Caches that have been idle for the time to live leave."""
         pool = self.pool
-        while pool.idle:
+        while pool.idle and self.ttl_s < inf:
             oldest = next(iter(pool.idle))
             if oldest.since + self.ttl_s > now:
                 return

@@ -77,14 +77,14 @@ def test_a_text_goes_from_its_tail_and_no_further_than_needed():
     pool.check(7)
 
 
-def test_the_prefix_of_a_group_goes_when_nobody_reads_it_and_before_any_session():
+def test_the_prefix_of_a_group_stays_while_anybody_reads_it():
     pool, reader, other = BlockPool(10), Holder(3, group=7), Holder(3)
     pool.take(3 + 2 + 3)
     assert pool.share(7, 2)
     pool.enter(reader)
     assert (pool.available, pool.room(7)) == (2, 2), "a running session keeps the prefix"
     pool.park(other)
-    pool.leave(reader)
+    pool.leave(reader, 1.0)
     pool.park(reader)
     assert (pool.available, pool.room(7), pool.room(8)) == (10, 8, 10)
     pool.check(0)
@@ -97,6 +97,24 @@ def test_the_prefix_of_a_group_goes_when_nobody_reads_it_and_before_any_session(
     pool.take(9)
     assert (pool.shared, pool.free, pool.loose) == ({}, 1, 0)
     pool.check(9)
+
+
+def test_a_prefix_that_nobody_reads_any_more_goes_in_its_turn_among_the_sessions():
+    pool, before, reader, after = BlockPool(10), Holder(2), Holder(2, group=7), Holder(2)
+    pool.take(2 + 2 + 2 + 2)
+    pool.share(7, 2)
+    pool.park(before)
+    pool.enter(reader)
+    pool.leave(reader, 1.0)
+    pool.give(2)
+    pool.park(after)
+    pool.check(0)
+    assert pool.available == 10
+    pool.take(6)
+    assert (before.blocks, pool.shared, after.blocks) == (0, {7: 2}, 2)
+    pool.take(2)
+    assert (pool.shared, after.blocks) == ({}, 2)
+    pool.check(8)
 
 
 MOVES = ["take", "give", "park", "unpark", "share"]
@@ -113,11 +131,11 @@ def test_nothing_is_lost_whatever_happens(moves):
             pool.enter(running[-1])
         elif move == "give" and running:
             holder = running.pop(size % len(running))
-            pool.leave(holder)
+            pool.leave(holder, 0.0)
             pool.give(holder.blocks)
         elif move == "park" and running:
             holder = running.pop(size % len(running))
-            pool.leave(holder)
+            pool.leave(holder, 0.0)
             pool.park(holder)
             idle.append(holder)
         elif move == "unpark" and idle:
@@ -133,4 +151,4 @@ def test_nothing_is_lost_whatever_happens(moves):
         assert pool.available == 40 - pool.active - sum(
             count for group, count in pool.shared.items() if pool.readers.get(group, (0,))[0]
         )
-    assert pool.free + pool.active + pool.idle_blocks + sum(pool.shared.values()) == 40
+    assert pool.free + pool.active + pool.idle_blocks + pool.read == 40
