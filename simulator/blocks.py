@@ -210,13 +210,8 @@ class BlockPool:
         read = {group: count for group, count in self.shared.items() if group not in self.unread}
         loose = sum(count for group, count in read.items() if not self.readers[group][0])
         figures = (self.free, self.active, self.idle_blocks, self.read, self.total)
-        if (
-            self.free < 0
-            or holders != self.active
-            or idle != self.idle_blocks
-            or loose != self.loose
-            or self.read != sum(read.values())
-        ):
+        counted = (holders, idle, sum(read.values()), loose)
+        if self.free < 0 or counted != (self.active, self.idle_blocks, self.read, self.loose):
             raise AssertionError(f"block counts are wrong: running {holders}, idle {idle}, pool says {figures}")
         if self.free + self.active + self.idle_blocks + self.read != self.total:
             raise AssertionError(f"blocks lost or doubled (free, active, idle, shared, total): {figures}")
