@@ -6,6 +6,7 @@ compactions stop them. `carried` simulates the same sessions in a fleet: queues,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from .search import mean_meets
 from .session import SessionPlan
 from .slo import geometric_mean
 
-FLEET = 16  # replicas that are simulated: on one alone, the chance of a few long sessions decides
+PRESENT, FLEET = 400, 16  # about so many agents on so many replicas at most: of few, the chance of long ones decides
 SEEDS = 2
 TURNS = 4000  # measured turns of one run
 STRIDE = 2**0.5  # between the numbers of agents that are tried
@@ -140,7 +141,7 @@ class Carried:
         batch = sum(r.batch_mean for r in self.results) / len(self.results)
         return {
             "key": key,
-            "what": f"{what}, {self.agents:.3g} agents",
+            "what": f"{what}, {self.agents:,.{0 if self.agents >= 100 else 1}f} agents",
             "batch": batch,
             "sessions_per_hour": self.sessions_per_hour,
             "label": "simulated",
@@ -154,13 +155,14 @@ def carried(scenario: Scenario, start: float, seed: int, tick: Callable[[str], N
     row, and downward until they are below the best and the promises are kept; then half a stride to either side of what
     was found. The second is None when none keeps the promises, or there are none.
     """
+    replicas = min(FLEET, math.ceil(PRESENT / start))
     tried: dict[int, Carried] = {}
 
     def served(agents: float) -> float:
-        count = max(1, round(agents * FLEET))
+        count = max(1, round(agents * replicas))
         if count not in tried:
-            tried[count] = _run(scenario, count, seed)
-            tick(f"{count} agents on {FLEET} replicas, {scenario.policy}")
+            tried[count] = _run(scenario, count, replicas, seed)
+            tick(f"{count} agents on {replicas} replicas, {scenario.policy}")
         return tried[count].sessions_per_hour
 
     served(start)
@@ -189,10 +191,10 @@ def _best(found: Sequence[Carried]) -> Carried:
     return max(found, key=lambda one: one.sessions_per_hour)
 
 
-def _run(scenario: Scenario, agents: int, seed: int) -> Carried:
+def _run(scenario: Scenario, agents: int, replicas: int, seed: int) -> Carried:
     """A fleet under a closed workload of so many agents; the sessions and their turns stay as they are."""
     load = replace(scenario.load, agents=agents, rate=None, burstiness=1.0, scale_load=1.0)
     closed = replace(scenario, workload=load, extra_turns=0.0, turns=TURNS, twin=scenario)
-    results = [run_fleet(closed, FLEET, seed * 1000 + r) for r in range(SEEDS)]
-    turns = geometric_mean([r.throughput_requests_per_s for r in results]) / FLEET
-    return Carried(agents / FLEET, turns / scenario.positions.mean_turns * HOUR_S, results)
+    results = [run_fleet(closed, replicas, seed * 1000 + r) for r in range(SEEDS)]
+    turns = geometric_mean([r.throughput_requests_per_s for r in results]) / replicas
+    return Carried(agents / replicas, turns / scenario.positions.mean_turns * HOUR_S, results)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 from worlds import SLOS, TE, closed, deployment, scenario, sessions
 
 from kvmill.errors import UserError
 from kvmill.replay.policies.registry import parse_policy
 from kvmill.simulator import paper_walk
+from kvmill.simulator.commands import register
 from kvmill.simulator.cost import CostModel
 from kvmill.simulator.hardware import find_gpu
 from kvmill.simulator.models import find_geometry
@@ -180,7 +184,7 @@ def test_what_one_replica_carries_is_found_between_the_numbers_of_agents_tried(m
 @pytest.mark.parametrize("arrivals", [{}, {"scale_load": 3.0}, {"rate": 0.5, "burstiness": 2.0}], ids=str)
 def test_request_logs_of_single_turns_save_nothing_and_that_is_said(monkeypatch, arrivals):
     monkeypatch.setattr(paper_walk, "TURNS", 200)
-    monkeypatch.setattr(paper_walk, "FLEET", 2)
+    monkeypatch.setattr(paper_walk, "PRESENT", 100)
     specs = tuple(SessionSpec(assemble(1000, [50], []), (0.0,), start_s=2.0 * i) for i in range(30))
     load = Workload("log", specs, **arrivals)
     found = paper_plan(load, find_geometry("llama-3.1-8b"), find_gpu("h100"), [TE], SLOS)
@@ -188,6 +192,20 @@ def test_request_logs_of_single_turns_save_nothing_and_that_is_said(monkeypatch,
     assert (row["ratio"], row["gpus_saved"]) == (1.0, 0)
     assert row["explained"] == ["No line differs: on these sessions the policy holds as much as full."]
     assert row["sessions_per_hour_wanted"] == pytest.approx(load.sessions_per_s * 3600)
+
+
+def test_the_command_answers_by_the_papers_method(monkeypatch, tmp_path):
+    for name, value in (("TURNS", 400), ("SEEDS", 1), ("MOST_TRIED", 2)):
+        monkeypatch.setattr(paper_walk, name, value)
+    app = typer.Typer()
+    register(app)
+    args = ["plan", "--workload", "samples", "--model", "llama-3.1-8b", "--gpu", "l40s", "--method", "paper"]
+    done = CliRunner().invoke(app, [*args, "--slo", "ttft_p95=2", "--json", "--store", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["method"] == "paper"
+    assert [row["policy"] for row in found["plans"]] == ["full", TE]
+    assert [line["key"] for line in found["plans"][1]["walk"]][-2:] == ["batching", "promises"]
 
 
 PLAN_KEYS = {
