@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from ..errors import UserError, unknown
 from .verbs import Option, options_of
@@ -60,4 +60,9 @@ def _kind(option: Option) -> Any:
     least = -LARGEST if option.least is None else option.least
     most = LARGEST if option.most is None else option.most
     bounds = Field(ge=option.kind(least), le=option.kind(most), allow_inf_nan=None if option.kind is int else False)
-    return Annotated[option.kind, bounds]
+    return Annotated[int, bounds, BeforeValidator(_whole)] if option.kind is int else Annotated[float, bounds]
+
+
+def _whole(value: Any) -> Any:
+    """`30.0` is an integer to JSON, and so to its schemas."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

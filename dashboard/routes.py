@@ -216,6 +216,8 @@ def _value(parameter: Parameter, text: str) -> Any:
         raise Failure(
             422, f"parameter {name}: give {schema.get('minLength', 0)} to {schema.get('maxLength', 200)} letters"
         )
+    if not re.fullmatch(schema.get("pattern", ".*"), text, re.DOTALL):
+        raise Failure(422, f"parameter {name}: {text!r} does not fit. {parameter.doc}")
     return text
 
 

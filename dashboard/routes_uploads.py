@@ -30,7 +30,7 @@ LIST: Schema = {
 }
 _NAME = Parameter(
     "name",
-    {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"},
+    {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[^/\\\x00-\x20\x7f.][^/\\\x00-\x1f\x7f]*$"},
     "The file's name, without folders. Other letters become underscores.",
 )
 _UPLOAD = Parameter("upload", {"type": "string", "maxLength": 64}, "An upload's id.", "path")

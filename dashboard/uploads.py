@@ -57,9 +57,9 @@ def safe_name(given: str) -> str:
 
     Letters, digits, dots, dashes and underscores stay; everything else becomes an underscore.
     """
-    if "/" in given or "\\" in given or "\0" in given or given.strip() in ("", ".", ".."):
+    if "/" in given or "\\" in given or "\0" in given or given.strip(" ") in ("", ".", ".."):
         raise UserError(f"upload {given!r}: give the name of a file, without folders")
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", given.strip()).lstrip(".-") or "upload"
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", given.strip(" ")).lstrip(".-") or "upload"
     stem, dot, suffix = name.partition(".")
     return name if len(name) <= _LONGEST else (stem[: _LONGEST - 20] + dot + suffix[-19:])
 
