@@ -214,7 +214,7 @@ def _notes(found: Row) -> list[str]:
     if cut := found.get("cut"):
         said = ", ".join(f"{c['trajectory_id']} ({_count(c['cut_turns'], 'turn')})" for c in cut)
         lines.append(f"cut to the model's window, their last turns and the probes about them left out: {said}")
-    for entry in entries:
+    for entry in () if found["model_too_weak"] else entries:
         if entry["difference"] is not None and entry["difference_p_holm"] is not None:
             lines.append(_difference(entry, name_of(found["label_scorers"])))
     return lines
