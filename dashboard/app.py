@@ -1,11 +1,11 @@
-"""Entry of the dashboard: title, pages, and which store is read. Run by `kvmill dashboard`."""
+"""Entry of the dashboard: title, the token, pages, and which store is read. Run by `kvmill dashboard`."""
 
 from pathlib import Path
 
 import streamlit as st
 from PIL import Image
 
-from kvmill.dashboard.parts import open_store
+from kvmill.dashboard.parts import ask_token, open_store
 
 HERE = Path(__file__).parent / "app_pages"
 
@@ -18,6 +18,7 @@ page = st.navigation(
         st.Page(HERE / "capacity.py", title="Capacity", icon=":material/dns:"),
     ]
 )
+ask_token()
 with st.sidebar:
     st.caption(f"Store: `{open_store().path}`")
 page.run()

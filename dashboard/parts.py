@@ -1,26 +1,73 @@
-"""Pieces the pages share: the store, and what to show when it is damaged. The only shared file that uses Streamlit."""
+"""Pieces the pages share: the store and who asks, choices that can be linked to, words for what is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import streamlit as st
 
 from ..errors import UserError
 from ..traces.store import Store
+from .access import Access, Refused, Visitor
+from .limits import Buckets
+from .service import Service
 
 ORIGINS = {
+    "recorded": "counted in the files as they came",
     "measured": "from a replay of recorded traces through a real model",
     "simulated": "from the queueing simulation of the fleet",
     "estimated": "computed from a formula on the target's figures, not measured there",
     "assumed": "taken as given; change it with a flag of the command",
 }
+_SHOWN = "token shown"
+_GUESSES = Buckets(rate_per_s=0.2, burst=5)  # tokens tried per address, over all sessions
+
+
+def visitor() -> Visitor:
+    """Who looks at the page: their address, and whether this session has shown the token."""
+    return Visitor(f"page {_address()}", bool(st.session_state.get(_SHOWN)))
+
+
+def _address() -> str:
+    return st.context.ip_address or "127.0.0.1"
+
+
+def open_service() -> Service:
+    """What a page may do to the store. Refused until the session has shown the token, where one is needed."""
+    store = Store.open()
+    access = Access.from_environment(store.path)
+    access.require(visitor())
+    return Service(store, access)
 
 
 def open_store() -> Store:
-    """The store the dashboard was started with (KVMILL_STORE, else ./kvmill-store)."""
-    return Store.open()
+    """The store the dashboard was started with (KVMILL_STORE, else ./kvmill-store). Refused as `open_service`."""
+    return open_service().store
+
+
+def ask_token() -> None:
+    """Where a token is needed, ask for it once per session and show nothing else before. Only a flag is kept."""
+    access = Access.from_environment(Store.open().path)
+    try:
+        access.require(visitor())
+        return
+    except Refused as refused:
+        reason = str(refused)
+    st.title("kvmill")
+    with st.form("token", clear_on_submit=True):
+        given = st.text_input("Token", type="password", autocomplete="current-password", help=reason)
+        sent = st.form_submit_button("Enter")
+    if sent:
+        wait_s = _GUESSES.take(visitor().name)
+        if wait_s:
+            st.error(f"Too many tries: wait {wait_s:.0f} s.")
+        elif access.matches(given):
+            st.session_state[_SHOWN] = True
+            st.rerun()
+        else:
+            st.error("This is not the token that the dashboard was started with.")
+    st.stop()
 
 
 @contextmanager
@@ -35,6 +82,51 @@ def damage_shown(store: Store) -> Iterator[None]:
             st.write("What `kvmill store check` finds:")
             st.code("\n".join(problems), language=None, wrap_lines=True)
         st.stop()
+
+
+@contextmanager
+def refusal_shown() -> Iterator[None]:
+    """Show why something that was asked for was not done; the page goes on."""
+    try:
+        yield
+    except UserError as error:
+        st.error(str(error), icon=":material/error:")
+
+
+def linked(
+    name: str,
+    options: Sequence[str],
+    default: str | None = None,
+    *,
+    label: str | None = None,
+    shown: Callable[[str], str] = str,
+    help: str | None = None,
+) -> str:
+    """A choice that stands in the page's address as `?NAME=CHOICE`, so that the page can be linked to as it is.
+
+    It is kept over page changes. `options` must not be empty; `default` is the first one if not given. An address that
+    names what there is not is said to be stale.
+    """
+    key, asked = f"choice of {name}", st.query_params.get(name)
+    if asked in options:
+        st.session_state[key] = asked
+    elif st.session_state.get(key) not in options:
+        st.session_state[key] = default if default in options else options[0]
+    if asked is not None and asked not in options:
+        st.warning(f"The link asks for {name} {asked!r}, which is not here. Shown instead: {st.session_state[key]}.")
+    chosen = st.selectbox(
+        label or name.capitalize(),
+        options,
+        key=key,
+        format_func=shown,
+        help=help,
+        persist_state="session",
+        on_change=lambda: st.query_params.update({name: st.session_state[key]}),
+    )
+    found = chosen or options[0]
+    if st.query_params.get(name) != found:
+        st.query_params[name] = found
+    return found
 
 
 def legend(*words: str) -> None:
