@@ -19,8 +19,11 @@ from . import commands_jobs
 from .access import ROOTS, TOKEN, TOKEN_FILE, is_loopback, read_token, split_roots
 
 
-def command(host: str, port: int) -> list[str]:
-    """The command line of the server. UserError if it cannot work, or would serve others without a token."""
+def command(host: str, port: int, public_host: str | None = None) -> list[str]:
+    """The command line of the server. UserError if it cannot work, or would serve others without a token.
+
+    `public_host`: the name that browsers see where it is not `host`, as behind a proxy; others are refused.
+    """
     if not is_loopback(host) and read_token() is None:
         raise UserError(
             f"--host {host}: whoever reaches another address than this machine's must show a token; give --token-file "
@@ -45,7 +48,10 @@ def command(host: str, port: int) -> list[str]:
         "browser.gatherUsageStats": "false",
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
+        "logger.hideWelcomeMessage": "true",  # it asks a host of others for this machine's address
     }
+    if public_host:
+        flags["browser.serverAddress"] = public_host
     return [sys.executable, "-m", "streamlit", "run", str(app), *(f"--{key}={value}" for key, value in flags.items())]
 
 
@@ -80,6 +86,10 @@ def register(app: typer.Typer) -> None:
             str, typer.Option(help="Address to serve; any but this machine's needs a token.")
         ] = "127.0.0.1",
         port: Annotated[int, typer.Option(min=1, max=65535, help="Port to serve.")] = 8501,
+        public_host: Annotated[
+            str | None,
+            typer.Option(help="Name by which browsers reach it where that is not --host, as behind a proxy."),
+        ] = None,
         token_file: Annotated[
             Path | None, typer.Option(help=f"File with the token that visitors must show (or {TOKEN}, {TOKEN_FILE}).")
         ] = None,
@@ -97,7 +107,7 @@ def register(app: typer.Typer) -> None:
         where = Store.open(store).path.absolute()
         whole = environment(where, token_file, input_root or [], os.environ)
         os.environ.update(whole)
-        arguments = command(host, port)
+        arguments = command(host, port, public_host)
         asked = "with a token" if read_token() else "for everybody on this machine"
         note(f"kvmill dashboard on http://{host}:{port} reading {where}, {asked}; stop it with Ctrl-C")
         # Streamlit takes this process's place: signals and the exit code need no passing on.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
-from .requests import model_of
+from .bodies import model_of
 from .routes import Parameter, Route, Schema
 
 _ERROR: Schema = {

@@ -21,10 +21,10 @@ from starlette.types import Receive, Scope, Send
 from ..console import note, plain
 from ..errors import UserError, unknown
 from .access import Refused, Visitor, is_loopback
+from .bodies import NotJson, read_body
 from .exposition import Counts
 from .jobs import NotNow, UnknownJob
 from .limits import Buckets
-from .requests import NotJson, read_body
 from .service import Service, UnknownTraces
 from .uploads import NoRoom, TooLarge, UnknownUpload
 

@@ -13,17 +13,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from serving import TOKEN, free_port
 
 from kvmill.dashboard.commands import command, environment
 from kvmill.errors import UserError
-
-TOKEN = "a-token-of-these-tests"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +74,7 @@ def test_the_server_is_this_interpreter_without_usage_statistics():
     assert Path(arguments[4]).is_file()
     assert "--browser.gatherUsageStats=false" in arguments
     assert "--server.address=127.0.0.1" in arguments
+    assert "--browser.serverAddress=kvmill.example" in command("127.0.0.1", free_port(), "kvmill.example")
     assert {"--server.enableCORS=true", "--server.enableXsrfProtection=true"} <= set(arguments)
 
 

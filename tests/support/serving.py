@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -39,6 +49,49 @@ def client(service: Service, *, token: bool = True, rate_per_s: float = 1e9) -> 
     base = "http://127.0.0.1:8501"
     app = application(service, rate_per_s)
     return TestClient(app, base_url=base, headers=BEARER if token else {}, client=("127.0.0.1", 50000))
+
+
+def free_port() -> int:
+    """A port that nobody uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def dashboard(store: Path, *words: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`kvmill dashboard` as a process of its own, ready to answer. What it says goes to `STORE.said`."""
+    said = store.with_suffix(".said")
+    with said.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kvmill", "dashboard", "--port", str(port), "--store", str(store), *words],
+            stdout=out,
+            stderr=out,
+            cwd=store.parent,
+            env=os.environ | {"HOME": str(store.parent)},
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while not _healthy(port):
+            assert process.poll() is None, said.read_text()
+            assert time.monotonic() < deadline, said.read_text()
+            time.sleep(0.1)
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _healthy(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
 
 
 def files_below(where: Path) -> dict[str, int]:
