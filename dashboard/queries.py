@@ -1,6 +1,6 @@
-"""What the pages ask of the store: every SQL statement of the dashboard. Rows come back as plain dictionaries.
+"""What several pages ask of the store. Rows come back as plain dictionaries; each page's own questions are beside.
 
-Nothing here is cached or drawn; a damaged store raises UserError, which the pages show.
+Nothing here is drawn; a damaged store raises UserError, which the pages show.
 """
 
 from __future__ import annotations
@@ -44,40 +44,11 @@ def run_ids(store: Store, kind: str, table: str) -> list[str]:
     return [run.run_id for run in sorted(runs, key=lambda run: run.state != "complete")]
 
 
-def measured(store: Store, run_id: str) -> dict[str, Any]:
-    """The object that `kvmill results RUN --json` prints."""
-    from ..replay.results import summary
-
-    return summary(store, run_id)
-
-
 def origin(info: RunInfo) -> str:
     """Where measured figures come from: model, numbers' type, device."""
     parts = [str(info.config.get("model") or "an unnamed model")]
     parts += [str(info.config[key]) for key in ("dtype", "mode") if info.config.get(key)]
     return f"measured with {', '.join(parts)} on {info.device or 'an unknown device'}, run {info.run_id}"
-
-
-def kv_over_turns(store: Store, run_id: str) -> Rows:
-    """Mean KV rows in use after each turn, per policy, with how many trajectories still ran. Turns count from 1."""
-    return store.query(
-        """
-        SELECT policy, turn + 1 AS turn, avg(kv_tokens) AS kv_tokens, avg(kv_tokens_peak) AS kv_tokens_peak,
-               count(DISTINCT trajectory_id) AS trajectories
-        FROM turn_metrics
-        WHERE run_id = ? AND measure = 'quality' AND kv_tokens IS NOT NULL
-        GROUP BY ALL ORDER BY policy, turn
-        """,
-        [run_id],
-    ).to_pylist()
-
-
-def failures(store: Store, run_id: str) -> Rows:
-    """Cells that failed, and why."""
-    return store.query(
-        "SELECT trajectory_id, policy, measure, error FROM cells WHERE run_id = ? AND status = 'failed' ORDER BY ALL",
-        [run_id],
-    ).to_pylist()
 
 
 def plan_rows(store: Store, run_id: str) -> Rows:
