@@ -1,4 +1,4 @@
-"""`Bench`: runs simulations, remembers them, and spreads replications over at most two processes.
+"""`Bench`: runs simulations, remembers them, and spreads replications over a few processes.
 
 Workers are spawned and get the scenarios once. The results do not depend on how many there are.
 """
@@ -6,6 +6,7 @@ Workers are spawned and get the scenarios once. The results do not depend on how
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from .outcome import SimResult
 from .run import Scenario, run_fleet
 from .workload import Workload
 
-MOST_WORKERS = 2
+MOST_WORKERS = 8  # each holds the session plans of every policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,12 @@ def _run(job: Job) -> SimResult:
     return _shelf.run(job)
 
 
+def cores() -> int:
+    """Processor cores that this process may use."""
+    usable = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(usable(0)) if usable else os.cpu_count() or 1
+
+
 class Bench:
     """`run` gives the results of a variant at a fleet size for several seeds; nothing is simulated twice."""
 
@@ -107,7 +114,10 @@ class Bench:
         self.pool: ProcessPoolExecutor | None = None
         if min(workers, MOST_WORKERS) > 1:
             self.pool = ProcessPoolExecutor(
-                MOST_WORKERS, multiprocessing.get_context("spawn"), initializer=_open, initargs=(self.scenarios,)
+                min(workers, MOST_WORKERS),
+                multiprocessing.get_context("spawn"),
+                initializer=_open,
+                initargs=(self.scenarios,),
             )
 
     def __enter__(self) -> Bench:

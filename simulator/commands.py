@@ -102,12 +102,13 @@ def plan_command(
 ) -> None:
     """The fewest GPUs that keep the promises, per policy, with intervals and what is saved against `full`."""
     from .answers import plan_named
+    from .bench import cores
 
     tick = steps("plan", "simulations", max(2, len(policy or [])) * (4 * replications + RUNS_AROUND))
     found = plan_named(
         workload, model, gpu, policies=policy, run=run, slo=slo or [], price=price, method=method, sweep=sweep or [],
         max_load=max_load, gpus=gpus, attribute=attribute, replications=replications, max_gpus=max_gpus, seed=seed,
-        store=_store(store), workers=2, tick=tick, **_sized(shared),
+        store=_store(store), workers=cores(), tick=tick, **_sized(shared),
     )  # fmt: skip
     answer(found, as_json, lambda: _text_of(found))
     rows = found.get("sweep") or found["plans"]

@@ -136,8 +136,8 @@ def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any
         "price_source": gpu.price_source,
         "replications": replications,
         "seed": seed,
-        "statistic": "geometric mean over replications, 95 % interval of Student's t on logarithms "
-        f"({replications - 1} degrees of freedom)",
+        "statistic": "geometric mean over replications, 95 % interval of Student's t on logarithms, "
+        f"{replications - 1} degrees of freedom",
         "few_replications": replications < ENOUGH_REPLICATIONS,
         "model_error": scenario.cost.error,
         "model_error_source": scenario.cost.error_source,
