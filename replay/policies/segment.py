@@ -115,8 +115,9 @@ class SegmentPolicy(Policy):
             rows += turn.tokens
             peak, done, was_biased = rows, 0, biased
             for segment in turns[t - self.delay].segments() if t >= self.delay else ():
-                done += self.kept(segment) < segment.tokens
-                rows -= segment.tokens - self.kept(segment)
+                lost = segment.tokens - self.kept(segment)
+                done += lost > 0
+                rows -= lost
             biased = biased or (self.holds_bias and done > 0)
             before, after = self._held(turns, t, after=False), self._held(turns, t, after=True)
             out.append(
