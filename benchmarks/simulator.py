@@ -173,12 +173,14 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
     with the peak of the one that it comes from.
     """
     from kvmill.benchmarks.machine import other_cores, processor
+    from kvmill.simulator.paper import table_findings
 
     return {
         "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {name: version(name) for name in PACKAGES},
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "other_cores": other_cores(),
+        "findings": table_findings(),
         "targets": targets(rows),
         "rows": rows,
     }

@@ -24,6 +24,8 @@ def page(text: str, found: Row) -> str:
         HEAD,
         f"Written by `kvmill bench simulator --write`; do not edit from here on. {machine['processor']}, "
         f"{machine['cores']} cores, Python {machine['python']}, {found['date']}.",
+        "### What of the paper's Table 2 does not follow from its inputs",
+        "\n".join(f"- {finding}" for finding in found["findings"]),
         *walks([row for row in found["rows"] if row["what"] == "walk"]),
         *speed(found),
     ]

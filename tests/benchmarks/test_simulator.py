@@ -54,6 +54,7 @@ def test_every_size_is_simulated_in_its_own_process(
     assert "Old figures" not in text.read_text()
     assert f"| {rows[0]['turns']:,} |" in text.read_text()
     assert "at most 0.1" in text.read_text()
+    assert f"- {found['findings'][0]}\n" in text.read_text()
     assert "ms/turn" in bench.shown(found)
 
 
