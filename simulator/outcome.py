@@ -216,4 +216,4 @@ def binding(result: SimResult, slos: Sequence[Slo], cost: CostModel) -> str:
     spent = {name: result.shares[name] for name in SPENT_ON}
     biggest = max(spent, key=lambda name: spent[name])
     alone = "; long prompts are slow even alone (raise --tp)" if result.busy_share < LIGHT_LOAD and nearest else ""
-    return f"{SPENT_ON[biggest]}: {nearest}{spent[biggest]:.0%} of busy time{alone if biggest == 'prefill' else ''}"
+    return f"{SPENT_ON[biggest]}: {nearest}{min(1.0, spent[biggest]):.0%} of busy time{alone if biggest == 'prefill' else ''}"

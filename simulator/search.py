@@ -108,7 +108,7 @@ class Side:
     """One policy's answer in replicas. `results` holds every size of the bracket with all its replications.
 
     `searched` is the largest size that the answer speaks of. `never` says why closed forms rule out every size; then
-    `results` shows one size, in a few replications.
+    `results` shows one size, in one replication.
     """
 
     variant: Variant
@@ -140,7 +140,7 @@ def bracket(bench: Bench, variant: Variant, seeds: Sequence[int], most: int) -> 
         never = f"the turns demand {bound:,} replicas at least, whatever the order they are served in"
     start = min(max(bound, resident_guess(scenario)), most)
     if never is not None:
-        return Side(variant, bound, None, None, None, {start: bench.run(variant, start, few)}, most, never)
+        return Side(variant, bound, None, None, None, {start: bench.run(variant, start, few[:1])}, most, never)
     first = smallest(lambda n: mean_meets(bench.run(variant, n, few), slos), bound, most, start)
     results: dict[int, list[SimResult]] = {}
     while True:

@@ -103,5 +103,6 @@ def other_shapes(bench: Bench, sides: list[Side], seeds: Sequence[int], most: in
                 start = max(1, round(side.count * change.get("growth", 1.0)))
                 found = _size(bench, replace(side.variant, **change), seeds[:FEWEST], most, start)
                 row[bench.scenarios[side.variant.index].policy] = found and found * tp
-        rows.append(row)
+        if len(row) > 1:
+            rows.append(row)
     return rows

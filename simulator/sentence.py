@@ -22,7 +22,8 @@ def sentence(plan: Mapping[str, Any], policy: str) -> str:
     gpu, terms, held = str(plan["gpu"]).upper(), words(parse_slo(plan["slo"])), held_words(plan)
     if not row["feasible"]:
         instead = f"; without compaction {full['gpus']} do" if full["feasible"] else ""
-        never = f" No larger one would: {row['infeasible_because']}." if row.get("infeasible_because") else ""
+        why = row.get("infeasible_because")
+        never = f" {why[:1].upper()}{why[1:]}." if why else ""
         return (
             f"No fleet of up to {row['gpus_searched']} × {gpu} serves {plan['workload']} with {policy} at {terms}"
             f"{instead}.{never} Binding constraint: {row['binding_constraint']}."

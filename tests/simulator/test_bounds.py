@@ -89,7 +89,7 @@ def test_what_a_turn_alone_cannot_keep_is_decided_without_a_search(promise):
     assert "even alone on a replica" in hopeless(world)
     with Bench([world]) as bench:
         side = bracket(bench, Variant(0), range(10), 4096)
-        assert len(bench.results) <= 4
+        assert len(bench.results) == 1
         assert (side.count, side.low, side.high, side.searched) == (None, None, None, 4096)
         assert side.never == hopeless(world)
         alone = bench.run(Variant(0), 64, range(3))
@@ -105,6 +105,6 @@ def test_a_demand_beyond_the_largest_fleet_is_decided_without_a_search():
     world = scenario(Workload("busy", sessions(40, turns=6, tool=1500, out=150, wait=0.5), rate=50.0), turns=200)
     with Bench([world]) as bench:
         side = bracket(bench, Variant(0), range(10), 2)
-        assert len(bench.results) <= 4
+        assert len(bench.results) == 1
     assert side.never.startswith("the turns demand ")
     assert side.bound > side.searched == 2

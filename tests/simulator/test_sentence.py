@@ -87,3 +87,19 @@ def test_the_table_shows_unknown_as_unknown():
     assert [r["gpus"] for r in shown] == [27, "none"]
     assert shown[1]["gpus_saved"] is None
     assert shown[0]["interval"] == "27–27"
+
+
+def test_why_no_fleet_can_do_it_is_said_where_closed_forms_know():
+    why = "no number of replicas helps: 100% of turns take longer than the 0.005 s of tpot_p95 even alone on a replica"
+    te = row(TE, None, None, None, None, "weight streaming: x", infeasible_because=why)
+    assert f" without compaction 27 do. N{why[1:]}. Binding constraint: " in sentence(found(FULL, te), TE)
+
+
+def test_what_becomes_of_waiting_caches_is_said_as_it_is_planned():
+    te = row(TE, 11, 16, 14.0, 18.0, "decode bandwidth: x")
+    for retention, words in (
+        ("lru", " without offloading to host memory"),
+        ("offload", " with caches offloaded to host memory"),
+        ("ttl:30", " with caches dropped after 30 s, without offloading to host memory"),
+    ):
+        assert f"p95 TPOT ≤ 50 ms{words}" in sentence(found(FULL, te) | {"retention": retention}, TE)
