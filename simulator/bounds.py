@@ -146,8 +146,8 @@ def hopeless(scenario: Scenario, turns: list[Least] | None = None) -> str | None
         late = float(np.mean(least > slo.limit_s)) if len(least) else 0.0
         if late > allowed + min(allowed, (1 - allowed) / 2):
             return (
-                f"no number of replicas helps: {late:.0%} of turns take longer than the {slo.limit_s:g} s of {slo.key} even alone on a replica "
-                f"(half of them {float(np.median(least)):.3g} s)"
+                f"no number of replicas helps: {late:.0%} of turns take longer than the {slo.limit_s:g} s of {slo.key} "
+                f"even alone on a replica (half of them {float(np.median(least)):.3g} s)"
             )
     return None
 

@@ -213,7 +213,7 @@ def binding(result: SimResult, slos: Sequence[Slo], cost: CostModel) -> str:
             return f"weight streaming: {nearest}one decode step takes {lone_s * 1e3:.0f} ms even alone (raise --tp)"
     if result.miss_share > MISS_SHARE or result.preemptions:
         return f"KV blocks: {nearest}{result.miss_share:.1%} of turns find some of their cache gone"
-    spent = {name: result.shares[name] for name in SPENT_ON}
+    spent = {name: min(1.0, result.shares[name]) for name in SPENT_ON}
     biggest = max(spent, key=lambda name: spent[name])
     alone = "; long prompts are slow even alone (raise --tp)" if result.busy_share < LIGHT_LOAD and nearest else ""
-    return f"{SPENT_ON[biggest]}: {nearest}{min(1.0, spent[biggest]):.0%} of busy time{alone if biggest == 'prefill' else ''}"
+    return f"{SPENT_ON[biggest]}: {nearest}{spent[biggest]:.0%} of busy time{alone if biggest == 'prefill' else ''}"
