@@ -79,7 +79,7 @@ def inspect(
         out["tokens"] = {
             name: [
                 {key: row[key] for key in ("position", "kind", "text", "share")} | {"goal": goal}
-                for row, goal in _with_goals([r for r in by_policy[name] if r["turn"] == turn], goals)
+                for row, goal in with_goals([r for r in by_policy[name] if r["turn"] == turn], goals)
             ]
             for name in names
         }
@@ -146,7 +146,7 @@ def _turns(name: str, rows: Sequence[Row], goals: Goals) -> Iterator[dict[str, A
     for row in rows:
         groups[row["turn"], row["kind"]].append(row)
     for (turn, kind), members in groups.items():
-        goal = [row["share"] for row, of in _with_goals(members, goals) if of]
+        goal = [row["share"] for row, of in with_goals(members, goals) if of]
         yield {
             "policy": name,
             "turn": turn,
@@ -157,7 +157,7 @@ def _turns(name: str, rows: Sequence[Row], goals: Goals) -> Iterator[dict[str, A
         }
 
 
-def _with_goals(rows: Sequence[Row], goals: Goals) -> list[tuple[Row, str | None]]:
+def with_goals(rows: Sequence[Row], goals: Goals) -> list[tuple[Row, str | None]]:
     """Each token, and which goal it is part of: found in the text, so words of several tokens count too."""
     text, starts = "", []
     for row in rows:

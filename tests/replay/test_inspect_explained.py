@@ -12,8 +12,7 @@ from tiny import save_tiny
 
 from kvmill.replay.explain import AROUND, diverged, explained_text, most_lost
 from kvmill.replay.fanout import run_replay
-from kvmill.replay.inspect import Goals, inspect, inspect_text
-from kvmill.replay.inspect import _with_goals as with_goals
+from kvmill.replay.inspect import Goals, inspect, inspect_text, with_goals
 from kvmill.traces import samples
 from kvmill.traces.store import Store
 
