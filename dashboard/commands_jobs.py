@@ -49,14 +49,12 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """Jobs and how they stand, newest first."""
-    jobs = _jobs(store).list()
+    jobs, damaged = _jobs(store).found()
     columns = {"id": "job", "verb": "command", "state": "state", "reached": "reached", "by": "by", "message": "why"}
     rows = [job.to_json() | {"reached": _reached(job)} for job in jobs[:limit]]
-    answer(
-        {"total": len(jobs), "jobs": [job.to_json() for job in jobs[:limit]]},
-        as_json,
-        lambda: f"{table(rows, columns)}\n({len(rows)} of {len(jobs)} jobs)" if jobs else "no jobs yet",
-    )
+    shown = f"{table(rows, columns)}\n({len(rows)} of {len(jobs)} jobs)" if jobs else "no jobs yet"
+    told = {"total": len(jobs), "jobs": [job.to_json() for job in jobs[:limit]], "damaged": damaged}
+    answer(told, as_json, lambda: "\n".join([shown, *damaged]))
 
 
 @guarded

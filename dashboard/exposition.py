@@ -26,7 +26,7 @@ class Counts:
 
 def exposition(service: Service, counts: Counts) -> str:
     """The page. UserError if the store cannot be read."""
-    jobs = service.jobs.list()
+    jobs, damaged = service.jobs.found()
     states = Counter(job.state for job in jobs)
     succeeded: dict[str, float] = {}
     for job in jobs:
@@ -39,6 +39,7 @@ def exposition(service: Service, counts: Counts) -> str:
             _family("build_info", "gauge", "Version of kvmill.", [({"version": __version__}, 1)]),
             _family("start_time_seconds", "gauge", "When the server started.", [({}, counts.started)]),
             _family("jobs", "gauge", "Jobs by state.", [({"state": state}, states[state]) for state in STATES]),
+            _family("damaged_jobs", "gauge", "Jobs whose record cannot be read.", [({}, len(damaged))]),
             _family(
                 "job_last_success_timestamp_seconds",
                 "gauge",

@@ -28,6 +28,10 @@ STALE_S = 30.0
 _TRIES = 3  # of a reader that meets a job that ends between two looks
 
 
+class DamagedJob(UserError):
+    """The record of a job cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a job is: `arguments` are the words after the verb, `cwd` is where their relative paths begin."""
@@ -112,7 +116,7 @@ def write(path: Path, what: Asked | Status | Mapping[str, Any]) -> None:
 
 
 def read(folder: Path) -> Job:
-    """The job in a folder; one whose supervisor is gone without a word is `lost`. UserError if it cannot be read."""
+    """The job in a folder; one whose supervisor is gone without a word is `lost`. DamagedJob if it cannot be read."""
     asked = Asked(**_load(folder / ASKED, Asked))
     asked = replace(asked, arguments=tuple(asked.arguments))
     status = read_status(folder)
@@ -137,7 +141,7 @@ def _load(path: Path, kind: type[Asked | Status]) -> dict[str, Any]:
         raw = json.loads(path.read_bytes())
         return {f.name: raw[f.name] for f in fields(kind)}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"damaged record {path} ({type(error).__name__}: {error}); delete the job's folder") from None
+        raise DamagedJob(f"damaged record {path} ({type(error).__name__}: {error}); delete the job's folder") from None
 
 
 def _gone(folder: Path, status: Status) -> bool:

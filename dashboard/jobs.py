@@ -6,6 +6,7 @@ pages, API and command line see the same jobs, and a server that is restarted ha
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from ..errors import UserError
 from ..traces import locks
 from . import job as jobs_files
 from . import slots
-from .job import ASKED, CANCEL, LOG, RESULT, STATUS, Asked, Job, Status
+from .job import ASKED, CANCEL, LOG, RESULT, STATUS, Asked, DamagedJob, Job, Status
 from .verbs import lane_of, require_job
 
 NAME = re.compile(r"\d{8}-\d{6}-\d{6}-[0-9a-f]{6}")
@@ -106,9 +107,21 @@ class Jobs:
             )
 
     def list(self) -> list[Job]:
-        """All jobs, newest first. A job whose record is damaged raises UserError, naming it."""
-        names = [path.name for path in self.folder.glob("*-*") if NAME.fullmatch(path.name)]
-        return [jobs_files.read(self.folder / name) for name in sorted(names, reverse=True)]
+        """All jobs, newest first. DamagedJob if the record of one cannot be read; `found` shows the others."""
+        return [jobs_files.read(self.folder / name) for name in self._names()]
+
+    def found(self, limit: int | None = None) -> tuple[builtins.list[Job], builtins.list[str]]:
+        """The newest jobs, newest first, and a line for each whose record is damaged: those hide no others."""
+        jobs, damaged = [], []
+        for name in self._names()[:limit]:
+            try:
+                jobs.append(jobs_files.read(self.folder / name))
+            except DamagedJob as error:
+                damaged.append(str(error))
+        return jobs, damaged
+
+    def _names(self) -> builtins.list[str]:
+        return sorted((path.name for path in self.folder.glob("*-*") if NAME.fullmatch(path.name)), reverse=True)
 
     def get(self, id: str) -> Job:
         """One job. UnknownJob if there is none of this name."""
@@ -146,7 +159,7 @@ class Jobs:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise UserError(f"damaged answer {path} ({error}); run the job again") from None
+            raise DamagedJob(f"damaged answer {path} ({error}); run the job again") from None
 
     def resume(self, id: str, *, by: str) -> Job:
         """Go on with the replay of a job that ended early, as a new job. NotNow if it began none."""

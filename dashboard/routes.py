@@ -23,6 +23,7 @@ from ..errors import UserError, unknown
 from .access import Refused, Visitor, is_loopback
 from .bodies import NotJson, read_body
 from .exposition import Counts
+from .job import DamagedJob
 from .jobs import NotNow, UnknownJob
 from .limits import Buckets
 from .service import Service, UnknownTraces
@@ -39,6 +40,7 @@ _STATUS = {
     UnknownUpload: 404,
     NotNow: 409,
     TooLarge: 413,
+    DamagedJob: 503,
     NoRoom: 507,
 }
 

@@ -49,7 +49,7 @@ JOB: Schema = {
 }
 JOB = {**JOB, "required": list(JOB["properties"]), "additionalProperties": False}
 JOB_ID = Parameter("job", {"type": "string", "maxLength": 64}, "A job's id.", "path")
-_GONE = {404: "there is no such job"}
+_GONE = {404: "there is no such job", 503: "its record is damaged"}
 
 
 def _submit(verb: str) -> Callable[[Call], Reply]:
@@ -60,10 +60,11 @@ def _submit(verb: str) -> Callable[[Call], Reply]:
 
 
 def _list(call: Call) -> Reply:
-    jobs = call.service.jobs.list()
+    jobs, damaged = call.service.jobs.found()
     state, verb = call.values["state"], call.values["verb"]
     found = [job for job in jobs if state in ("any", job.state) and verb in ("any", job.verb)]
-    return Reply({"total": len(found), "jobs": [job.to_json() for job in found[: call.values["limit"]]]})
+    shown = [job.to_json() for job in found[: call.values["limit"]]]
+    return Reply({"total": len(found), "jobs": shown, "damaged": damaged})
 
 
 def _get(call: Call) -> Reply:
@@ -112,8 +113,12 @@ def _submitting(verb: str) -> Route:
 LIST: Schema = {
     "title": "Jobs",
     "type": "object",
-    "properties": {"total": {"type": "integer"}, "jobs": {"type": "array", "items": JOB}},
-    "required": ["total", "jobs"],
+    "properties": {
+        "total": {"type": "integer"},
+        "jobs": {"type": "array", "items": JOB},
+        "damaged": {"type": "array", "items": {"type": "string"}, "description": "records that cannot be read"},
+    },
+    "required": ["total", "jobs", "damaged"],
 }
 REMOVED: Schema = {
     "title": "Removed",

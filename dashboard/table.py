@@ -76,9 +76,14 @@ def served(service: Service, buckets: Buckets | None = None) -> list[StarletteRo
     # A path that is spelled out before one with a part left open, as /jobs/replay before /jobs/{job}.
     order = sorted(by_path, key=lambda path: ("{" in path, path))
     return [
-        *(StarletteRoute(path, Endpoint(by_path[path], service, buckets, counts)) for path in order),
+        *(StarletteRoute(_open_ended(path), Endpoint(by_path[path], service, buckets, counts)) for path in order),
         StarletteRoute("/api/{rest:path}", Endpoint([], service, buckets, counts)),
     ]
+
+
+def _open_ended(path: str) -> str:
+    """Ids of trajectories are others' names: they may hold slashes."""
+    return path.replace("{id}", "{id:path}")
 
 
 def _path(route: Route) -> str:

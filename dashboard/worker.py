@@ -176,16 +176,13 @@ class Supervisor:
         store = self.folder.parent.parent
         resumed = [word.removeprefix("--resume=") for word in self.asked.arguments if word.startswith("--resume=")]
         found = resumed[-1] if resumed else self.status.run
-        for path in sorted(store.glob("runs/*"), key=lambda path: path.stat().st_mtime if path.exists() else 0.0):
-            if path.name in before:
-                continue
-            try:
+        mine = []
+        for path in store.glob("runs/*"):
+            if path.name not in before and (path / manifest.NAME).exists():  # else it is being begun at this moment
                 info = manifest.read(path)
-            except UserError:
-                continue  # being begun at this moment
-            if info.config.get("job") == self.asked.id:
-                found = info.run_id
-        self.status = replace(self.status, run=found)
+                if info.config.get("job") == self.asked.id:
+                    mine.append((info.created_at, info.run_id))
+        self.status = replace(self.status, run=max(mine)[1] if mine else found)
 
     def _beat(self, before: set[str] | None = None) -> None:
         """Write the status if it is time to, sooner where there is progress to tell."""

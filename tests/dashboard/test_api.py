@@ -34,7 +34,7 @@ def filled(tmp_path: Path) -> TestClient:
 
 def test_an_empty_store_answers_with_empty_lists_and_nothing_is_made(api: TestClient, tmp_path: Path):
     assert api.get("/api/v1/runs").json() == {"total": 0, "runs": []}
-    assert api.get("/api/v1/jobs").json() == {"total": 0, "jobs": []}
+    assert api.get("/api/v1/jobs").json() == {"total": 0, "jobs": [], "damaged": []}
     assert api.get("/api/v1/uploads").json() == {"uploads": []}
     assert api.get("/healthz").json()["status"] == "ok"
     assert not (tmp_path / "store").exists(), "looking creates nothing"
@@ -196,7 +196,9 @@ def test_deleting_traces_deletes_the_uploads_they_came_from_and_submits_the_comm
     assert answer.json()["arguments"] == ["--", trajectory]
     assert [one["upload"] for one in api.get("/api/v1/uploads").json()["uploads"]] == [kept["upload"]]
     assert api.delete(f"/api/v1/traces/{run}").json()["verb"] == "traces delete"
-    assert api.delete("/api/v1/traces/nobody").status_code == 404
+    for nobody in ("nobody", "no/body", "no%2Fbody"):
+        answer = api.delete(f"/api/v1/traces/{nobody}")
+        assert (answer.status_code, "no trajectory and no ingest run" in answer.json()["error"]) == (404, True)
     audit = (tmp_path / "store" / "audit.jsonl").read_text()
     assert audit.count('"traces delete"') == 2
 
@@ -206,10 +208,20 @@ def test_kinds_of_runs_and_served_commands_are_those_there_are():
     assert {"ingest", "replay", "plan", "simulate"} <= set(KINDS)
 
 
+def test_a_damaged_job_hides_no_other_and_is_503_itself(api: TestClient, tmp_path: Path):
+    torn, whole = (api.post("/api/v1/jobs/validate", json={}).json()["id"] for _ in range(2))
+    (tmp_path / "store" / "jobs" / torn / "status.json").write_text("{")
+    told = api.get("/api/v1/jobs").json()
+    assert [job["id"] for job in told["jobs"]] == [whole]
+    assert torn in told["damaged"][0]
+    assert api.get(f"/api/v1/jobs/{torn}").status_code == 503
+    assert "kvmill_damaged_jobs 1\n" in api.get("/metrics").text
+
+
 def test_a_bug_is_500_without_its_traceback_and_the_log_has_it(api: TestClient, monkeypatch, capsys):
     from kvmill.dashboard.jobs import Jobs
 
-    monkeypatch.setattr(Jobs, "list", lambda self: 1 / 0)
+    monkeypatch.setattr(Jobs, "found", lambda self: 1 / 0)
     answer = api.get("/api/v1/jobs")
     assert answer.status_code == 500
     assert "ZeroDivisionError" not in answer.text
