@@ -26,7 +26,7 @@ _TURNS = (
     f"action_text_similarity_full, {', '.join((*_WORK, *_SECONDS))} FROM turn_metrics "
     "WHERE run_id = $1 AND trajectory_id = $2 ORDER BY policy, turn, measure"
 )
-_BY = {
+DIVERGED_BY = {
     ACTION: "its action is not the full cache's",
     TEXT: "what it says is not what the full cache says, and that holds no action to compare",
     TOKEN: "the likeliest next token after a recorded one is not the full cache's (no action was generated)",
@@ -118,7 +118,7 @@ def explained_text(entries: Sequence[Row]) -> str:
 def _departed(entry: Row) -> str:
     if entry["diverged_turn"] is None:
         return "nowhere"
-    return f"first at turn {entry['diverged_turn']}: {_BY[entry['diverged_by']]}"
+    return f"first at turn {entry['diverged_turn']}: {DIVERGED_BY[entry['diverged_by']]}"
 
 
 def _lost_lines(entry: Row) -> list[str]:
