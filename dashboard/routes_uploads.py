@@ -34,7 +34,9 @@ _NAME = Parameter(
     "The file's name, without folders. Other letters become underscores.",
 )
 _UPLOAD = Parameter("upload", {"type": "string", "maxLength": 64}, "An upload's id.", "path")
-_ID = Parameter("id", {"type": "string", "minLength": 1, "maxLength": 300}, "A trajectory's id, or that of an ingest run.", "path")
+_ID = Parameter(
+    "id", {"type": "string", "minLength": 1, "maxLength": 300}, "A trajectory's id, or that of an ingest run.", "path"
+)
 
 
 async def _receive(call: Call) -> Reply:
