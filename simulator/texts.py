@@ -18,7 +18,7 @@ def plan_text(found: Found) -> str:
     """The sentence, the table, why not fewer, what the saving is made of, the sizes looked at, what was assumed."""
     rows, slo = found["plans"], found["slo"]
     parts = [found["answer"], table(table_rows(rows), COLUMNS), fewer_text(rows, slo), room_text(rows)]
-    if any(row.get("attribution") for row in rows):
+    if any(row.get("attribution") and row["gpus_saved"] for row in rows):
         parts.append(f"GPUs that each effect of compaction saves (costs, below 0):\n{attribution_text(rows)}")
     if found["other_shapes"]:
         parts.append(f"GPUs if the workload were shaped otherwise:\n{shapes_text(found)}")
