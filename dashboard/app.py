@@ -14,8 +14,10 @@ st.set_page_config(page_title="kvmill", page_icon=Image.new("RGB", (32, 32), "#0
 page = st.navigation(
     [
         st.Page(HERE / "overview.py", title="Overview", icon=":material/home:", default=True),
+        st.Page(HERE / "traces.py", title="Traces", icon=":material/database:"),
         st.Page(HERE / "compare.py", title="Compare policies", icon=":material/compare_arrows:"),
         st.Page(HERE / "capacity.py", title="Capacity", icon=":material/dns:"),
+        st.Page(HERE / "jobs.py", title="Jobs", icon=":material/checklist:"),
     ]
 )
 ask_token()

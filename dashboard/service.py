@@ -20,7 +20,7 @@ from .uploads import MOST_BYTES, Uploaded
 from .verbs import words
 
 # Commands that write to the store and nowhere else, and read only what they are pointed at.
-SERVED = ("demo", "plan", "replay", "simulate", "traces delete", "traces ingest", "validate")
+SERVED = ("demo", "plan", "replay", "simulate", "traces check", "traces delete", "traces ingest", "validate")
 
 
 class UnknownTraces(UserError):

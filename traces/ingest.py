@@ -135,7 +135,8 @@ def ingest(
     report.reasons = dict(writer.rejects.reasons.most_common(_REASONS))
     report.rejects_left_out = writer.rejects.left_out
     report.reject_file = str(writer.rejects.path) if writer.rejects.reasons else None
-    run.annotate(again=writer.again, accepted=report.accepted, rejected=report.rejected)
+    counts = {"accepted": report.accepted, "rejected": report.rejected, "redacted": report.redacted}
+    run.annotate(again=writer.again, reasons=report.reasons, duplicates=report.duplicates, **counts)
     run.finish("complete" if report.accepted + report.duplicates else "incomplete")
     return report
 
