@@ -311,6 +311,10 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("family", _s),
         ("category", _s),
         ("detail", _s),
+        ("blocks", _b),
+        ("metric", _s),
+        ("n", _i),
+        *((name, _f) for name in ("before", "now", "loss", "low", "high", "margin", "p")),
     ],
 }
 
