@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from ..errors import UserError
 from .store import Store
+
+# Columns of replays that quote what was recorded: errors name it, answers and replies go over it again.
+_SAID = {"cells": ("answer", "error"), "turn_metrics": ("said",)}
 
 
 def delete(store: Store, id: str) -> dict[str, int]:
     """Delete one trajectory, or everything that one ingest run brought. Returns the rows deleted by table.
 
-    The words that replays kept of a deleted trajectory (table `kept`) go too; their figures stay.
+    What replays hold of a deleted trajectory's words goes too: its tokens (table `kept`), and what models said and
+    answered in its place. Their figures stay.
     """
     ingests = store.runs("ingest")
     whole = next((run for run in ingests if run.run_id == id), None)
@@ -32,5 +43,24 @@ def delete(store: Store, id: str) -> dict[str, int]:
 
 
 def _forget(store: Store, trajectory_id: str) -> int:
-    held = store.query("select distinct run_id from kept where trajectory_id = ?", [trajectory_id])["run_id"]
-    return sum(store.open_run(run).discard("kept", "trajectory_id", trajectory_id) for run in held.to_pylist())
+    for table, columns in _SAID.items():
+        said = " or ".join(f"{column} is not null" for column in columns)
+        for run in _runs_with(store, f"{table} where trajectory_id = ? and ({said})", trajectory_id):
+            store.open_run(run).rewrite(table, partial(_silent, columns=columns, trajectory_id=trajectory_id))
+    held = _runs_with(store, "kept where trajectory_id = ?", trajectory_id)
+    return sum(store.open_run(run).discard("kept", "trajectory_id", trajectory_id) for run in held)
+
+
+def _runs_with(store: Store, rows: str, trajectory_id: str) -> list[str]:
+    return store.query(f"select distinct run_id from {rows}", [trajectory_id])["run_id"].to_pylist()
+
+
+def _silent(rows: pa.Table, columns: Sequence[str], trajectory_id: str) -> pa.Table:
+    """The rows with these columns null in those of the trajectory."""
+    compute: Any = pc  # its functions are made at import, where no type checker sees them
+    meant = compute.fill_null(compute.equal(rows["trajectory_id"], trajectory_id), False)
+    for name in columns:
+        field = rows.schema.field(name)
+        quiet = compute.if_else(meant, pa.scalar(None, field.type), rows[name])
+        rows = rows.set_column(rows.schema.get_field_index(name), field, quiet)
+    return rows

@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -277,13 +277,17 @@ class Run:
         """Delete the rows of `table` in which `column` equals `value`; returns how many."""
         import pyarrow.compute as pc
 
+        return self.rewrite(table, lambda rows: rows.filter(pc.field(column) != value))
+
+    def rewrite(self, table: str, change: Callable[[pa.Table], pa.Table]) -> int:
+        """Put what `change` makes of a table in its place; returns by how many rows it got smaller."""
         with self._guard:
             held = locks.holds(self._folder)
             _lock(self._folder)
             info = self.info
             before = self.read(table)
-            after = before.filter(pc.field(column) != value)
-            if after.num_rows < before.num_rows:
+            after = change(before)
+            if not after.equals(before):
                 kept = [entry for entry in info.files if entry.table != table]
                 made = [self._write(info, table, [after], "merged")] if after.num_rows else []
                 self._swap(info, files=(*kept, *made))
