@@ -5,7 +5,8 @@ import streamlit as st
 from kvmill.dashboard import charts_compare, queries, queries_compare
 from kvmill.dashboard.access import safe_csv
 from kvmill.dashboard.charts_compare import against_kv
-from kvmill.dashboard.parts import damage_shown, legend, open_store
+from kvmill.dashboard.parts import damage_shown, legend, linked, open_store
+from kvmill.dashboard.said import plain
 from kvmill.replay.scored import name_of
 
 COLUMNS = {
@@ -63,7 +64,7 @@ with damage_shown(store):
         st.info("No replay yet: nothing was measured.", icon=":material/info:")
         st.code("kvmill replay --traces samples", language="bash")
         st.stop()
-    run = st.selectbox("Run", runs, key="run", bind="query-params") or runs[0]
+    run = linked("run", runs)
     found = queries_compare.measured(store, run)
     policies = found["policies"]
     failed = queries_compare.failures(store, run)
@@ -82,14 +83,14 @@ few = min((row["n"] for row in policies if row["n"]), default=0)
 if few < 10:
     st.warning(f"Only {few} trajectories: read the intervals, not the points.")
 for entry in found["accuracy_not_shown"]:
-    st.warning(entry["reason"])
+    st.warning(plain(entry["reason"]))
 if advice and advice["policy"]:
     st.success(
-        f"`{advice['policy']}` is recommended (guarantee: {advice['guarantee']}): {advice['reason']}.",
+        f"`{advice['policy']}` is recommended (guarantee: {advice['guarantee']}): {plain(advice['reason'])}.",
         icon=":material/check:",
     )
 elif advice:
-    st.info(f"No policy is recommended: {advice['reason']}.", icon=":material/info:")
+    st.info(f"No policy is recommended: {plain(advice['reason'])}.", icon=":material/info:")
 
 ring = {"recommended": advice["policy"], "guarantee": advice["guarantee"]} if advice else {}
 left, right = st.columns(2)
@@ -139,7 +140,7 @@ with damage_shown(store):
         known = queries_compare.OF_PROBES if view == VIEWS[2] else queries_compare.METRICS
         names = [name for name in METRICS if name in known and any(row[name] is not None for row in policies)]
         if names:
-            metric = st.selectbox("Figure", names, format_func=lambda name: METRICS[name], key="figure")
+            metric = linked("figure", names, shown=lambda name: METRICS[name])
             grouped = queries_compare.by_age if view == VIEWS[2] else queries_compare.by_family
             # Of a family in which full itself answers little, accuracy says nothing.
             rows = grouped(store, run, metric, hidden if metric == "answer_accuracy" else ())
@@ -159,7 +160,7 @@ with damage_shown(store):
         else:
             st.caption(queries.origin(store.info(acted["run"])))
             if acted["model_too_weak"]:
-                st.warning(acted["model_too_weak"])
+                st.warning(plain(acted["model_too_weak"]))
             left, right = st.columns(2)
             growth = "turns beyond full's (share)"
             left.altair_chart(charts_compare.shares(acted["policies"], {"extra_turns": "extra turns"}, growth))

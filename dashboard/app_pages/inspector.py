@@ -4,6 +4,7 @@ import streamlit as st
 
 from kvmill.dashboard import charts_inspect, queries, queries_inspect
 from kvmill.dashboard.parts import damage_shown, legend, linked, open_store
+from kvmill.dashboard.said import plain
 from kvmill.dashboard.tokens_html import key_html, tokens_html, visible
 
 MOST_POLICIES = 4
@@ -54,7 +55,7 @@ with damage_shown(store):
     st.caption(queries.origin(store.info(run)))
     shares = queries_inspect.turn_shares(store, run, trajectory)
     if not shares:
-        st.info(f"This run kept no tokens of {trajectory}.", icon=":material/info:")
+        st.info(f"This run kept no tokens of {plain(trajectory)}.", icon=":material/info:")
         st.stop()
 
 asked = [str(policy) for policy in store.info(run).config.get("policies", [])]

@@ -1,0 +1,127 @@
+"""Regressions: what the nights found per policy and family, and what differs between two runs, down to the turn."""
+
+import streamlit as st
+
+from kvmill.dashboard import charts_compare, charts_gates, queries_compare, queries_gates
+from kvmill.dashboard.access import safe_csv
+from kvmill.dashboard.parts import damage_shown, legend, linked, open_store
+from kvmill.dashboard.said import plain
+
+FIGURES = {
+    "nll": "NLL (nats per token)",
+    "delta_nll": "ΔNLL against full (nats per token)",
+    "kl": "KL against full (nats per token)",
+    "answer_accuracy": "answer accuracy",
+    "answer_ll": "log p(right answer) (nats)",
+    "top1_agreement": "top-1 agreement with full",
+    "kv_tokens_peak": "peak KV (tokens)",
+}
+OF_TURNS = FIGURES | {"kv_tokens": "KV after the turn (tokens)", "compactions": "compactions"}
+SHARES = ("answer_accuracy", "top1_agreement")
+
+store = open_store()
+st.title("Regressions")
+with damage_shown(store):
+    nights = queries_gates.gates(store)
+    runs = queries_compare.replays(store)
+
+st.subheader("Nights")
+if nights:
+    newest = [row for row in nights if row["run"] == nights[-1]["run"]]
+    told = [row for row in newest if row["category"] in charts_gates.VERDICTS]
+    blocking = [row for row in told if row["category"] not in ("DRIFT", "GAIN")]
+    spoken = f"Newest night, {newest[0]['night']} UTC, run `{newest[0]['run']}`: "
+    if blocking:
+        named = ", ".join(
+            f"{row['category']} of {plain(row['policy'])} on {plain(row['family'])}" for row in blocking[:5]
+        )
+        more = f" and {len(blocking) - 5} more" if len(blocking) > 5 else ""
+        st.error(f"{spoken}{named}{more}.", icon=":material/error:")
+    else:
+        st.success(f"{spoken}nothing that blocks.", icon=":material/check:")
+    shown = st.multiselect("Policies", sorted({row["policy"] for row in nights}), key="policies", bind="query-params")
+    history = [row for row in nights if not shown or row["policy"] in shown]
+    st.altair_chart(charts_gates.verdicts(history), width="stretch")
+    st.dataframe([row for row in newest if not shown or row["policy"] in shown], hide_index=True, width="stretch")
+    csv = safe_csv(history)
+    st.download_button("Download the verdicts as CSV", csv, "verdicts.csv", "text/csv", icon=":material/download:")
+else:
+    st.info("No night was gated yet: no verdicts are in this store.", icon=":material/info:")
+    st.code("kvmill nightly --config nightly.toml", language="bash")
+
+st.subheader("Two runs · measured")
+if len(runs) < 2:
+    st.write("Two replays are needed to compare: this store has fewer.")
+    st.code("kvmill replay --traces samples", language="bash")
+    st.stop()
+left, right = st.columns(2)
+with left:
+    before = linked("before", runs, runs[1], label="Before")
+with right:
+    after = linked("after", runs, runs[0], label="After")
+if before == after:
+    st.write("Choose two different runs.")
+    st.stop()
+with damage_shown(store):
+    apart = queries_gates.circumstances(store, before, after)
+    states = queries_gates.changed_states(store, before, after)
+    policies = queries_gates.common_policies(store, before, after)
+if not policies:
+    st.warning("These runs have no policy in common.")
+    st.stop()
+with st.expander(f"In what the runs were not alike ({len(apart)})"):
+    st.dataframe(apart, hide_index=True, width="stretch")
+if states:
+    st.warning(f"{len(states)} cells ended in another state, or are in one of the runs only.")
+    st.dataframe(states, hide_index=True, width="stretch")
+
+metric = linked("figure", list(FIGURES), label="Figure", shown=FIGURES.__getitem__)
+with damage_shown(store):
+    rows = queries_gates.differences(store, before, after, metric)
+if not rows:
+    st.write("Both runs measured this figure on no common trajectory.")
+    st.stop()
+title = f"{FIGURES[metric]}, after minus before"
+chart = charts_compare.by_group(rows, title, across="family", order=policies, percent=metric in SHARES)
+st.altair_chart(chart, width="content")
+st.caption("Lines: 95 % interval of the paired difference, trajectories as the unit (Student's t).")
+table = [
+    {"policy": row["policy"], "family": row["grp"], "before": row["before"], "after": row["after"]}
+    | {"difference": row["value"], "low": row["low"], "high": row["high"], "trajectories": row["n"]}
+    for row in rows
+]
+st.dataframe(table, hide_index=True, width="stretch")
+csv = safe_csv(table)
+st.download_button("Download as CSV", csv, f"{before}-{after}.csv", "text/csv", icon=":material/download:")
+
+st.subheader("Down to the turn")
+left, right = st.columns(2)
+with left:
+    policy = linked("policy", policies, label="Policy")
+with damage_shown(store):
+    changed = {
+        row["trajectory_id"]: row for row in queries_gates.changed_trajectories(store, before, after, policy, metric)
+    }
+if not changed:
+    st.write("This policy has no trajectory in common.")
+    st.stop()
+with right:
+    trajectory = linked(
+        "trajectory",
+        list(changed),
+        label="Trajectory, the most changed first",
+        shown=lambda name: f"{name} · {changed[name]['value']:+.4g}",
+    )
+with damage_shown(store):
+    turns = queries_gates.turns(store, before, after, policy, trajectory)
+first = next((row for row in turns if row["changed"]), None)
+if first:
+    st.warning(f"First differs at turn {first['turn']}: {', '.join(OF_TURNS[name] for name in first['changed'])}.")
+else:
+    st.success("No turn differs in any figure but times.", icon=":material/check:")
+figure = metric if any(f"{metric} before" in row for row in turns) else "kv_tokens"
+left, right = st.columns(2)
+left.altair_chart(charts_gates.before_and_after(turns, figure, FIGURES.get(figure, OF_TURNS[figure])), width="stretch")
+right.altair_chart(charts_gates.before_and_after(turns, "kv_tokens", OF_TURNS["kv_tokens"]), width="stretch")
+st.dataframe([row | {"changed": ", ".join(row["changed"])} for row in turns], hide_index=True, width="stretch")
+legend("measured")

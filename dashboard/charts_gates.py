@@ -1,0 +1,70 @@
+"""Charts of nights and of two runs: verdicts over time, and one trajectory's turns before and after."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from . import theme
+from .charts import Rows
+
+VERDICTS = {
+    "REGRESSION": (theme.VERMILION, "✖"),
+    "STATUS_CHANGE": (theme.PURPLE, "!"),
+    "ROWS_REMOVED": (theme.PURPLE, "−"),
+    "ROWS_ADDED": (theme.PURPLE, "+"),
+    "INSUFFICIENT": (theme.ORANGE, "?"),
+    "DRIFT": (theme.SKY, "~"),
+    "GAIN": (theme.GREEN, "▲"),
+}
+"""Colour and sign of a verdict; any other is a pale dot: nothing to report."""
+NOTHING = (theme.PALE, "·")
+SIDES = {"before": (theme.ORANGE, [5, 3]), "after": (theme.BLUE, [1, 0])}
+
+
+def verdicts(rows: Rows) -> alt.LayerChart:
+    """A field per night and policy × family, coloured by its verdict, whose sign stands in it. `rows`: `gates`."""
+    values = [
+        dict(row)
+        | {
+            "line": f"{row['policy']} · {row['family']}",
+            "sign": VERDICTS.get(row["category"], NOTHING)[1],
+            "ink": "#FFFFFF" if row["category"] in ("REGRESSION", "GAIN") else "#1A1A1A",
+        }
+        for row in rows
+    ]
+    names = [*VERDICTS, *sorted({row["category"] for row in rows}.difference(VERDICTS))]
+    scale = alt.Scale(domain=names, range=[VERDICTS.get(name, NOTHING)[0] for name in names])
+    lines = sorted({value["line"] for value in values})
+    nights = list(dict.fromkeys(row["night"] for row in rows))
+    base = alt.Chart(alt.Data(values=values)).encode(
+        x=alt.X("night:N", sort=nights, title="night (UTC)", axis=alt.Axis(labelAngle=-60, labelOverlap=True)),
+        y=alt.Y("line:N", sort=lines, title="policy · family", axis=alt.Axis(labelLimit=420)),
+        tooltip=["night:N", "policy:N", "family:N", "category:N", "detail:N", "run:N"],
+    )
+    fields = base.mark_rect(opacity=0.9).encode(color=alt.Color("category:N", title="verdict", scale=scale))
+    signs = base.mark_text(fontSize=11).encode(text="sign:N", color=alt.Color("ink:N", scale=None))
+    return alt.LayerChart(layer=[fields, signs]).properties(height=alt.Step(20))
+
+
+def before_and_after(rows: Rows, name: str, title: str) -> alt.LayerChart:
+    """One figure of a trajectory over its turns in both runs; turns that changed are marked. `queries_gates.turns`."""
+    values = [
+        {"turn": row["turn"], "run": side, "value": row[f"{name} {side}"], "changed": name in row["changed"]}
+        for row in rows
+        for side in SIDES
+        if row[f"{name} {side}"] is not None
+    ]
+    scale = alt.Scale(domain=list(SIDES), range=[colour for colour, _ in SIDES.values()])
+    dashes = alt.Scale(domain=list(SIDES), range=[dash for _, dash in SIDES.values()])
+    base = alt.Chart(alt.Data(values=values)).encode(
+        x=alt.X("turn:Q", title="turn (from 0)", axis=alt.Axis(tickMinStep=1)),
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
+        color=alt.Color("run:N", title="run", scale=scale),
+    )
+    lines = base.mark_line().encode(strokeDash=alt.StrokeDash("run:N", title="run", scale=dashes))
+    points = (
+        base.transform_filter("datum.changed && datum.run == 'after'")
+        .mark_point(size=90, filled=False, strokeWidth=2)
+        .encode(tooltip=["turn:Q", "run:N", alt.Tooltip("value:Q", title=title, format=".4f")])
+    )
+    return alt.LayerChart(layer=[lines, points]).properties(height=300)
