@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from ..errors import UserError
 from .store import Store
 
+_compute: Any = pc  # its functions are made at import, where no type checker sees them
 # Columns of replays that quote what was recorded: errors name it, answers and replies go over it again.
 _SAID = {"cells": ("answer", "error"), "turn_metrics": ("said",)}
 
@@ -28,7 +29,7 @@ def delete(store: Store, id: str) -> dict[str, int]:
         ids = store.query("select distinct trajectory_id from trajectories where run_id = ?", [id])["trajectory_id"]
         counts = {table: whole.rows(table) for table in ("trajectories", "turns", "requests")}
         store.remove(id)
-        counts["kept"] = sum(_forget(store, one) for one in ids.to_pylist())
+        counts["kept"] = _forget(store, ids.to_pylist())
         return counts
     counts: dict[str, int] = {"trajectories": 0, "turns": 0, "requests": 0}
     for info in ingests:
@@ -38,29 +39,41 @@ def delete(store: Store, id: str) -> dict[str, int]:
                 counts[table] += run.discard(table, "trajectory_id", id)
     if not counts["trajectories"]:
         raise UserError(f"no trajectory and no ingest run {id!r} in {store.path}; see `kvmill traces list`")
-    counts["kept"] = _forget(store, id)
+    counts["kept"] = _forget(store, [id])
     return counts
 
 
-def _forget(store: Store, trajectory_id: str) -> int:
+def _forget(store: Store, ids: list[str]) -> int:
+    """Take the words of trajectories out of every replay; returns the rows of `kept` that went."""
     for table, columns in _SAID.items():
         said = " or ".join(f"{column} is not null" for column in columns)
-        for run in _runs_with(store, f"{table} where trajectory_id = ? and ({said})", trajectory_id):
-            store.open_run(run).rewrite(table, partial(_silent, columns=columns, trajectory_id=trajectory_id))
-    held = _runs_with(store, "kept where trajectory_id = ?", trajectory_id)
-    return sum(store.open_run(run).discard("kept", "trajectory_id", trajectory_id) for run in held)
+        for run in _runs_with(store, f"{table} where ({said})", ids):
+            store.open_run(run).rewrite(table, partial(_silent, columns=columns, ids=ids))
+    return sum(
+        store.open_run(run).rewrite("kept", partial(_without, ids=ids)) for run in _runs_with(store, "kept", ids)
+    )
 
 
-def _runs_with(store: Store, rows: str, trajectory_id: str) -> list[str]:
-    return store.query(f"select distinct run_id from {rows}", [trajectory_id])["run_id"].to_pylist()
+def _runs_with(store: Store, rows: str, ids: list[str]) -> list[str]:
+    mine = "trajectory_id in (select unnest(?))"
+    where = f"{rows} and {mine}" if " where " in rows else f"{rows} where {mine}"
+    return store.query(f"select distinct run_id from {where}", [ids])["run_id"].to_pylist()
 
 
-def _silent(rows: pa.Table, columns: Sequence[str], trajectory_id: str) -> pa.Table:
-    """The rows with these columns null in those of the trajectory."""
-    compute: Any = pc  # its functions are made at import, where no type checker sees them
-    meant = compute.fill_null(compute.equal(rows["trajectory_id"], trajectory_id), False)
+def _silent(rows: pa.Table, columns: Sequence[str], ids: list[str]) -> pa.Table:
+    """The rows with these columns null in those of the trajectories."""
+    meant = _of(rows, ids)
     for name in columns:
         field = rows.schema.field(name)
-        quiet = compute.if_else(meant, pa.scalar(None, field.type), rows[name])
+        quiet = _compute.if_else(meant, pa.scalar(None, field.type), rows[name])
         rows = rows.set_column(rows.schema.get_field_index(name), field, quiet)
     return rows
+
+
+def _without(rows: pa.Table, ids: list[str]) -> pa.Table:
+    """The rows of other trajectories."""
+    return rows.filter(_compute.invert(_of(rows, ids)))
+
+
+def _of(rows: pa.Table, ids: list[str]) -> pa.ChunkedArray:
+    return _compute.is_in(rows["trajectory_id"], value_set=pa.array(ids, pa.string()))
