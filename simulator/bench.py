@@ -14,7 +14,6 @@ from types import TracebackType
 
 from .outcome import SimResult
 from .run import Scenario, run_fleet
-from .workload import Workload
 
 MOST_WORKERS = 8  # each holds the session plans of every policy
 
@@ -60,18 +59,9 @@ class Shelf:
         return run_fleet(self.get(variant), replicas, seed)
 
 
-def loaded(load: Workload, factor: float) -> Workload:
-    """So many times the load: agents (one at least), or sessions per second."""
-    if load.agents:
-        return replace(load, agents=max(1, round(load.agents * factor)))
-    if load.rate:
-        return replace(load, rate=load.rate * factor)
-    return replace(load, scale_load=load.scale_load * factor)
-
-
 def _varied(plain: Scenario, variant: Variant) -> Scenario:
     """`plain` changed as the variant says."""
-    load = loaded(plain.workload.reshaped(variant.growth, variant.shared), variant.load)
+    load = plain.workload.reshaped(variant.growth, variant.shared).at_load(variant.load)
     same_sessions = replace(variant, slowdown=1.0, load=1.0) == Variant(variant.index)
     return replace(
         plain,

@@ -9,7 +9,7 @@ from typing import Any
 from ..console import table
 from ..errors import UserError
 from ..replay.profile import PolicyProfile
-from .bench import Bench, Variant, loaded
+from .bench import Bench, Variant
 from .bounds import demand, hopeless, resident_blocks
 from .given import Given
 from .outcome import SimResult
@@ -126,7 +126,7 @@ def _load(scenario: Scenario, step: int | None) -> float | None:
     """A step as agents, or sessions per second."""
     if step is None:
         return None
-    load = loaded(scenario.workload, load_of(step))
+    load = scenario.workload.at_load(load_of(step))
     return load.agents if load.agents else load.sessions_per_s
 
 

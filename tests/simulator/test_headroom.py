@@ -1,14 +1,13 @@
 from dataclasses import replace
 
 import pytest
-from worlds import TE, closed, deployment, scenario, sessions
+from worlds import TE, closed, deployment, scenario
 
-from kvmill.simulator.bench import Bench, Variant, loaded
+from kvmill.simulator.bench import Bench, Variant
 from kvmill.simulator.headroom import MOST_STEPS, headroom, load_of
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.search import bracket, mean_meets
 from kvmill.simulator.sensitivity import FEW
-from kvmill.simulator.workload import Workload
 
 SMALL = scenario(closed(60, tool=1500, out=150), "full", deployment(40_000), turns=400)
 SEEDS = range(5)
@@ -32,13 +31,6 @@ def test_room_beyond_four_times_the_load_is_only_known_to_be_there():
         found = headroom(bench, bracket(bench, Variant(0), range(3), 4), range(3))
     assert found["headroom"] == pytest.approx(load_of(MOST_STEPS - 1) - 1, abs=0.01)
     assert found["headroom_note"] == "more was not tried"
-
-
-def test_a_load_is_agents_or_sessions_per_second():
-    specs = sessions(4)
-    assert loaded(Workload("a", specs, agents=40), 1.5).agents == 60
-    assert loaded(Workload("a", specs, agents=1), 0.1).agents == 1
-    assert loaded(Workload("b", specs, rate=2.0), 1.5).rate == 3.0
 
 
 def test_a_loaded_scenario_is_the_same_sessions_served_to_more_agents():
