@@ -17,6 +17,7 @@ from ..console import guarded, note
 from ..errors import UserError
 from . import commands_jobs
 from .access import ROOTS, TOKEN, TOKEN_FILE, is_loopback, read_token, split_roots
+from .uploads import MOST_GIB, VARIABLE, most_bytes
 
 
 def command(host: str, port: int, public_host: str | None = None) -> list[str]:
@@ -97,6 +98,9 @@ def register(app: typer.Typer) -> None:
             list[str] | None,
             typer.Option(help=f"A folder or URI that may be read besides the store; repeat for several ({ROOTS})."),
         ] = None,
+        max_upload_gib: Annotated[
+            float | None, typer.Option(min=0, help=f"Largest upload that is taken ({MOST_GIB}; {VARIABLE}).")
+        ] = None,
         store: Annotated[
             Path | None, typer.Option(help="Store to read (KVMILL_STORE, else ./kvmill-store).", file_okay=False)
         ] = None,
@@ -106,7 +110,10 @@ def register(app: typer.Typer) -> None:
 
         where = Store.open(store).path.absolute()
         whole = environment(where, token_file, input_root or [], os.environ)
+        if max_upload_gib is not None:
+            whole[VARIABLE] = str(max_upload_gib)
         os.environ.update(whole)
+        most_bytes()
         arguments = command(host, port, public_host)
         asked = "with a token" if read_token() else "for everybody on this machine"
         note(f"kvmill dashboard on http://{host}:{port} reading {where}, {asked}; stop it with Ctrl-C")

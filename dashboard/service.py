@@ -16,7 +16,7 @@ from . import uploads
 from .access import Access, Visitor, audit
 from .job import Job
 from .jobs import Jobs
-from .uploads import MOST_BYTES, Uploaded
+from .uploads import Uploaded
 from .verbs import words
 
 # Commands that write to the store and nowhere else, and read only what they are pointed at.
@@ -35,13 +35,13 @@ class Service:
         store: Store,
         access: Access | None = None,
         jobs: Jobs | None = None,
-        most_upload_bytes: int = MOST_BYTES,
+        most_upload_bytes: int | None = None,
     ) -> None:
         self.store = store
         self.access = access or Access.from_environment(store.path)
         self.jobs = jobs or Jobs(store.path)
         self.uploads = self.jobs.store / "uploads"
-        self.most_upload_bytes = most_upload_bytes
+        self.most_upload_bytes = most_upload_bytes or uploads.most_bytes()
 
     def submit(self, verb: str, options: Mapping[str, Any], visitor: Visitor) -> Job:
         """Start a command as a job: `submit("replay", {"traces": "samples", "policy": ["full"]}, visitor)`.

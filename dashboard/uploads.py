@@ -18,7 +18,8 @@ from typing import Any
 from ..errors import UserError
 from ..traces import manifest
 
-MOST_BYTES = 20 << 30
+VARIABLE = "KVMILL_MAX_UPLOAD_GIB"
+MOST_GIB = 20
 LEFT_FREE_BYTES = 512 << 20  # of the disk, for the store itself
 NAME = re.compile(r"\d{8}-\d{6}-\d{6}-[0-9a-f]{6}")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -52,6 +53,18 @@ class Uploaded:
         return asdict(self)
 
 
+def most_bytes() -> int:
+    """Bytes of the largest upload that is taken: KVMILL_MAX_UPLOAD_GIB, else 20 GiB. UserError if it is no number."""
+    given = os.environ.get(VARIABLE, str(MOST_GIB))
+    try:
+        size = int(float(given) * (1 << 30))
+    except (ValueError, OverflowError):
+        size = 0
+    if size <= 0:
+        raise UserError(f"{VARIABLE}={given}: give a number of GiB above 0")
+    return size
+
+
 def safe_name(given: str) -> str:
     """The name a file is kept under. UserError for a path in place of a name.
 
@@ -67,9 +80,7 @@ def safe_name(given: str) -> str:
 class Upload:
     """One file coming in. `write` pieces, then `finish`; `abort` leaves nothing, and so does a killed process."""
 
-    def __init__(
-        self, folder: Path, name: str, most_bytes: int = MOST_BYTES, expected_bytes: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, name: str, most_bytes: int, expected_bytes: int | None = None) -> None:
         self.name = safe_name(name)
         self.most_bytes = most_bytes
         self.bytes = 0
@@ -127,7 +138,7 @@ class Upload:
         return NoRoom(f"{self.name}: the disk of the store is full") if error.errno in _NO_ROOM else error
 
 
-def receive(folder: Path, name: str, pieces: Iterable[bytes], most_bytes: int = MOST_BYTES) -> Uploaded:
+def receive(folder: Path, name: str, pieces: Iterable[bytes], most_bytes: int) -> Uploaded:
     """A whole upload from its pieces."""
     upload = Upload(folder, name, most_bytes)
     try:

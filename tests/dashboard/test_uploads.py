@@ -15,8 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvmill.dashboard import uploads
-from kvmill.dashboard.uploads import NoRoom, TooLarge, UnknownUpload, Upload, receive, safe_name
+from kvmill.dashboard.uploads import NoRoom, TooLarge, UnknownUpload, Upload, safe_name
 from kvmill.errors import UserError
+
+
+def receive(folder: Path, name: str, pieces: list[bytes], most_bytes: int = 1 << 20) -> uploads.Uploaded:
+    return uploads.receive(folder, name, pieces, most_bytes)
 
 
 def test_an_upload_is_there_whole_with_its_size_and_digest(tmp_path: Path):
@@ -29,7 +33,7 @@ def test_an_upload_is_there_whole_with_its_size_and_digest(tmp_path: Path):
 
 
 def test_an_upload_in_progress_is_not_listed_and_one_that_breaks_off_leaves_nothing(tmp_path: Path):
-    upload = Upload(tmp_path, "a.jsonl")
+    upload = Upload(tmp_path, "a.jsonl", 10)
     upload.write(b"x")
     assert uploads.uploads(tmp_path) == []
     upload.abort()
@@ -48,7 +52,7 @@ def test_more_than_the_limit_is_refused_however_it_comes(tmp_path: Path):
 def test_a_full_disk_is_said_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(uploads, "LEFT_FREE_BYTES", 1 << 60)
     with pytest.raises(NoRoom, match="no room"):
-        Upload(tmp_path, "a", expected_bytes=1)
+        Upload(tmp_path, "a", 10, expected_bytes=1)
     with pytest.raises(NoRoom):
         receive(tmp_path, "a", [b"x"])
 
@@ -57,7 +61,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from kvmill.dashboard.uploads import Upload
-upload = Upload(Path(sys.argv[1]), "a.jsonl")
+upload = Upload(Path(sys.argv[1]), "a.jsonl", 10**6)
 upload.write(b"x" * 100_000)
 print("half", flush=True)
 time.sleep(60)
@@ -128,3 +132,14 @@ def test_two_uploads_of_one_name_are_two_files(tmp_path: Path):
     assert [(tmp_path / found.path).read_bytes() for found in (first, second)] == [b"1", b"2"]
     os.utime(tmp_path / first.path, (time.time(), time.time()))
     assert [found.upload for found in uploads.uploads(tmp_path / "uploads")] == [second.upload, first.upload]
+
+
+def test_the_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(uploads.VARIABLE, raising=False)
+    assert uploads.most_bytes() == 20 << 30
+    monkeypatch.setenv(uploads.VARIABLE, "0.5")
+    assert uploads.most_bytes() == 1 << 29
+    for wrong in ("0", "-1", "much", "nan", "inf", ""):
+        monkeypatch.setenv(uploads.VARIABLE, wrong)
+        with pytest.raises(UserError, match="KVMILL_MAX_UPLOAD_GIB"):
+            uploads.most_bytes()

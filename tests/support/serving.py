@@ -23,7 +23,6 @@ from kvmill.dashboard.jobs import Jobs
 from kvmill.dashboard.limits import Buckets
 from kvmill.dashboard.service import Service
 from kvmill.dashboard.table import served
-from kvmill.dashboard.uploads import MOST_BYTES
 from kvmill.traces.store import Store
 
 TOKEN = "a-token-of-these-tests"
@@ -31,7 +30,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def service_of(
-    where: Path, token: str | None = TOKEN, roots: tuple[str, ...] = (), most_upload_bytes: int = MOST_BYTES
+    where: Path, token: str | None = TOKEN, roots: tuple[str, ...] = (), most_upload_bytes: int = 1 << 30
 ) -> Service:
     """A service whose supervisors end at once: jobs stay queued."""
     digest = None if token is None else hashlib.sha256(token.encode()).digest()
