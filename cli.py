@@ -14,6 +14,7 @@ from .errors import UserError, unknown
 
 FOLDERS = (
     "kvmill.demo",
+    "kvmill.nightly.commands",
     "kvmill.traces.commands",
     "kvmill.replay.commands",
     "kvmill.replay.judges.commands",

@@ -5,7 +5,7 @@ import pytest
 from worlds import SLOS, TE, closed, deployment, scenario, sessions
 
 from kvmill.simulator.bench import Bench, Variant
-from kvmill.simulator.bounds import hopeless, least_of, lower_bound, resident_blocks, resident_guess
+from kvmill.simulator.bounds import hopeless, least_of, lower_bound, resident_blocks, resident_guess, too_large
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.search import bracket, mean_meets
 from kvmill.simulator.slo import parse_slo
@@ -108,3 +108,14 @@ def test_a_demand_beyond_the_largest_fleet_is_decided_without_a_search():
         assert len(bench.results) == 1
     assert side.never.startswith("the turns demand ")
     assert side.bound > side.searched == 2
+
+
+def test_turns_that_no_pool_holds_are_counted_as_a_fleet_rejects_them():
+    world = scenario(closed(20, tool=1500, out=150, wait=0.1), "full", deployment(9_000), turns=3000)
+    run = run_fleet(world, 40, 0)
+    assert run.rejected / (run.rejected + run.requests) == pytest.approx(too_large(world), rel=0.15)
+    assert hopeless(world).endswith("of turns are larger than one replica's pool")
+    with Bench([world]) as bench:
+        assert bracket(bench, Variant(0), range(10), 4096).count is None
+        assert len(bench.results) == 1
+    assert too_large(SMALL) < 0.05
