@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from .errors import Incomplete, KvmillError, NoAnswer, UserError
+from .errors import Incomplete, KvmillError, NoAnswer, RegressionFound, UserError
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 LOG_EVERY_S = 30.0
 PROGRAMS_EVERY_S = 1.0
+_LABELS = {NoAnswer: "no answer", Incomplete: "incomplete", RegressionFound: "regression"}
 # Of the machine, not of the program: the user can fix them, and a traceback would not help.
 _OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
@@ -74,7 +75,7 @@ def guarded(function: Callable[Params, Result]) -> Callable[Params, Result]:
         try:
             return function(*args, **kwargs)
         except KvmillError as error:
-            label = {NoAnswer: "no answer", Incomplete: "incomplete"}.get(type(error), "error")
+            label = _LABELS.get(type(error), "error")
             note(f"{label}: {' '.join(str(error).split())}")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:

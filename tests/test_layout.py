@@ -33,7 +33,8 @@ FLOORS = {
 # `kvmill.plan` and its like are imported on first use by the root package, which itself lies below everything.
 LAZY_ROOT = ("kvmill", "kvmill.api")
 SCORING = ("captures", "sight", "peer_scores", "states", "state_table")  # and every `*_state`: what holds tensors
-TORCH_FREE = {f"kvmill.replay.{name}" for name in ("results", "statistics", "profile", "equal", "gate")}
+GATE = ("gate", "gate_nouns", "gate_rows", "gate_speed", "gate_tests")
+TORCH_FREE = {f"kvmill.replay.{name}" for name in ("results", "statistics", "profile", "equal", *GATE)}
 TORCH_FREE_FOLDERS = ("traces", "simulator", "dashboard")
 HEAVY_MODEL_STACK = {"torch", "triton", "transformers"}
 BARE_GPU_MACHINE = {"torch", "triton", "transformers", "pyarrow"}

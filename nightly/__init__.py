@@ -1,0 +1,1 @@
+"""A replay every night, gated against a baseline."""
