@@ -6,7 +6,6 @@ closed-loop run, and the gate's verdicts of many nights. The figures mean nothin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvmill.replay.policies.registry import DEMO_POLICIES, QUICK_POLICIES
+from kvmill.traces import manifest
 from kvmill.traces.rows import trajectory_row, turn_rows
 from kvmill.traces.samples import load
 from kvmill.traces.store import Run, Store
@@ -188,12 +188,14 @@ def _gates(store: Store, families: Sequence[str], nights: int) -> str:
         day = newest - timedelta(days=nights - night)
         run: Run = store.begin("nightly", {"model": MODEL}, run_id=f"nightly-{day:%Y%m%d}-030000-{night:06x}")
         rows = [
-            {"policy": policy, "family": family, "category": str(rng.choice(CATEGORIES))}
-            | {"detail": json.dumps({"difference": round(float(rng.normal(0, 0.03)), 4), "n": 12})}
+            {"policy": policy, "family": family, "category": (category := str(rng.choice(CATEGORIES)))}
+            | {"blocks": category == "REGRESSION", "detail": "drawn at random", "metric": "delta_nll", "n": 12}
+            | {"loss": (loss := float(rng.normal(0, 0.02))), "low": loss - 0.01, "high": loss + 0.01, "margin": 0.02}
             for policy in POLICIES
             for family in families
         ]
         run.add({"gates": rows}, key="gates")
         run.finish()
+        manifest.write(store.folder(run.id), replace(run.info, created_at=day.isoformat(timespec="microseconds")))
         ids.append(run.id)
     return ids[-1]

@@ -62,7 +62,7 @@ def against_kv(
     points = base.mark_point(size=110, filled=True, opacity=1).encode(
         x=x, y=y, tooltip=tip, color=colour(rows), shape=shape(rows)
     )
-    names = base.mark_text(dx=9, dy=-9, align="left", fontSize=11, color=theme.GREY).encode(x=x, y=y, text="label:N")
+    names = base.mark_text(dx=9, dy=-9, align="left", fontSize=11, color=theme.TEXT).encode(x=x, y=y, text="label:N")
     bars = (
         alt.Chart(data(rows, (*needed, low, high)))
         .mark_rule(strokeWidth=RULE)
@@ -117,7 +117,7 @@ def kv_over_turns(rows: Rows) -> alt.LayerChart:
             x=x,
             y=alt.Y("kv_tokens_p10:Q", title=title),
             y2="kv_tokens_p90:Q",
-            color=colour(rows, legend=False),
+            color=colour(rows),
             detail="policy:N",
         )
     )
@@ -172,7 +172,7 @@ def ttft_over_turns(rows: Rows) -> alt.LayerChart:
             x=x,
             y=alt.Y("ttft_p10_s:Q", title=title),
             y2="ttft_p90_s:Q",
-            color=colour(rows, legend=False),
+            color=colour(rows),
             detail="policy:N",
         )
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 
 from . import theme
@@ -16,21 +18,24 @@ VERDICTS = {
     "DRIFT": (theme.SKY, "~"),
     "GAIN": (theme.GREEN, "▲"),
 }
-"""Colour and sign of a verdict; any other is a pale dot: nothing to report."""
+"""Colour and sign of a verdict, the worst first; any other is a pale dot: nothing to report."""
 NOTHING = (theme.PALE, "·")
 SIDES = {"before": (theme.ORANGE, [5, 3]), "after": (theme.BLUE, [1, 0])}
 
 
 def verdicts(rows: Rows) -> alt.LayerChart:
-    """A field per night and policy × family, coloured by its verdict, whose sign stands in it. `rows`: `gates`."""
+    """A field per night and policy × family, coloured by its worst finding, whose sign is in it. `rows`: `gates`."""
+    worst: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in rows:
+        worst.setdefault((row["run"], row["policy"], row["family"]), dict(row))
     values = [
-        dict(row)
+        row
         | {
             "line": f"{row['policy']} · {row['family']}",
             "sign": VERDICTS.get(row["category"], NOTHING)[1],
             "ink": "#FFFFFF" if row["category"] in ("REGRESSION", "GAIN") else "#1A1A1A",
         }
-        for row in rows
+        for row in worst.values()
     ]
     names = [*VERDICTS, *sorted({row["category"] for row in rows}.difference(VERDICTS))]
     scale = alt.Scale(domain=names, range=[VERDICTS.get(name, NOTHING)[0] for name in names])
@@ -38,12 +43,35 @@ def verdicts(rows: Rows) -> alt.LayerChart:
     nights = list(dict.fromkeys(row["night"] for row in rows))
     base = alt.Chart(alt.Data(values=values)).encode(
         x=alt.X("night:N", sort=nights, title="night (UTC)", axis=alt.Axis(labelAngle=-60, labelOverlap=True)),
-        y=alt.Y("line:N", sort=lines, title="policy · family", axis=alt.Axis(labelLimit=420)),
+        y=alt.Y("line:N", sort=lines, title=None, axis=alt.Axis(labelLimit=420)),
         tooltip=["night:N", "policy:N", "family:N", "category:N", "detail:N", "run:N"],
     )
     fields = base.mark_rect(opacity=0.9).encode(color=alt.Color("category:N", title="verdict", scale=scale))
     signs = base.mark_text(fontSize=11).encode(text="sign:N", color=alt.Color("ink:N", scale=None))
     return alt.LayerChart(layer=[fields, signs]).properties(height=alt.Step(20))
+
+
+def loss_over_nights(rows: Rows) -> alt.FacetChart:
+    """What was lost against the baseline, night by night, with its paired interval and the margin as a line.
+
+    One panel per metric and its unit; positive is worse. `rows`: those of one policy and family.
+    """
+    nights = list(dict.fromkeys(row["night"] for row in rows))
+    x = alt.X("night:N", sort=nights, title="night (UTC)", axis=alt.Axis(labelAngle=-60, labelOverlap=True))
+    title = "loss against the baseline (in the metric's unit)"
+    y = alt.Y("loss:Q", title=title)
+    names = list(VERDICTS)
+    scale = alt.Scale(domain=[*names, "OK"], range=[*(VERDICTS[name][0] for name in names), theme.BLUE])
+    hue = alt.Color("category:N", title="verdict", scale=scale)
+    tip = ["night:N", "category:N", "detail:N", alt.Tooltip("loss:Q", format=".4f"), alt.Tooltip("n:Q")]
+    points = alt.Chart().mark_point(size=70, filled=True, opacity=1).encode(x=x, y=y, color=hue, tooltip=tip)
+    rules = alt.Chart().mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q", color=hue)
+    margin = alt.Chart().mark_rule(strokeDash=[6, 3], color=theme.VERMILION).encode(y="mean(margin):Q")
+    values = [dict(row) for row in rows if row["loss"] is not None and row["metric"] is not None]
+    panels = alt.LayerChart(layer=[margin, rules, points]).properties(width=340, height=200)
+    return panels.facet(facet=alt.Facet("metric:N", title=None), columns=2, data=alt.Data(values=values)).resolve_scale(
+        y="independent"
+    )
 
 
 def before_and_after(rows: Rows, name: str, title: str) -> alt.LayerChart:

@@ -6,10 +6,10 @@ trajectories is √(n/(n−1)·Σ((T₂−r₂B₂)/ΣB₂ − (T₁−r₁B₁)
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ..errors import unknown
+from ..replay.gate_nouns import CATEGORIES
 from ..traces.store import Store
 from .queries_compare import with_interval
 from .snapshot import rows_of
@@ -47,33 +47,23 @@ _PAIRS = """
 
 
 def gates(store: Store, nights: int = 90) -> Rows:
-    """Verdicts of the newest nights, oldest first: run, when (UTC), state of the run, policy, family, category, detail.
+    """Findings of the newest nights, oldest first, worst first in a night: run, when (UTC), and the columns of `gates`.
 
-    `detail` is text; a JSON object in it is told as `name value, …`.
+    `loss` is positive where a night is worse than its baseline; null where a finding is not about a figure.
     """
-    rows = rows_of(
+    return rows_of(
         store,
         """
-        SELECT g.run_id AS run, left(replace(r.created_at, 'T', ' '), 16) AS night, r.state, policy, family, category,
-               detail
+        SELECT left(replace(r.created_at, 'T', ' '), 16) AS night, policy, family, category,
+               coalesce(blocks, false) AS blocks, detail, metric, n, before, now, loss, low, high, margin,
+               g.run_id AS run
         FROM gates g JOIN runs r USING (run_id)
         WHERE run_id IN (SELECT run_id FROM runs WHERE run_id IN (SELECT run_id FROM gates)
                          ORDER BY created_at DESC LIMIT $1)
-        ORDER BY r.created_at, run, policy, family
+        ORDER BY r.created_at, run, coalesce(list_position($2, category), 0), policy, family, metric
         """,
-        [nights],
+        [nights, list(CATEGORIES)],
     )
-    return [row | {"detail": _told(row["detail"])} for row in rows]
-
-
-def _told(detail: str | None) -> str:
-    try:
-        found = json.loads(detail or "")
-    except ValueError:
-        return detail or ""
-    if not isinstance(found, dict):
-        return str(found)
-    return ", ".join(f"{name} {value}" for name, value in found.items())
 
 
 def circumstances(store: Store, before: str, after: str) -> Rows:

@@ -10,6 +10,8 @@ from __future__ import annotations
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, GREY, PALE = "#D55E00", "#CC79A7", "#6F6F6F", "#A3A3A3"
 COLOURS = (BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE, GREY, PALE)
+TEXT = "#808080"
+"""Of words inside a chart, which Streamlit does not colour by its theme."""
 
 LIGHT, DARK = "#FFFFFF", "#0E1117"
 """The grounds of Streamlit's two themes."""

@@ -4,6 +4,7 @@ import streamlit as st
 
 from kvmill.dashboard import charts_compare, charts_gates, queries_compare, queries_gates
 from kvmill.dashboard.access import safe_csv
+from kvmill.dashboard.charts_gates import VERDICTS
 from kvmill.dashboard.parts import damage_shown, legend, linked, open_store
 from kvmill.dashboard.said import plain
 
@@ -17,6 +18,7 @@ FIGURES = {
     "kv_tokens_peak": "peak KV (tokens)",
 }
 OF_TURNS = FIGURES | {"kv_tokens": "KV after the turn (tokens)", "compactions": "compactions"}
+EVERY, MOST_NAMED = "all policies and families", 3
 SHARES = ("answer_accuracy", "top1_agreement")
 
 store = open_store()
@@ -28,23 +30,31 @@ with damage_shown(store):
 st.subheader("Nights")
 if nights:
     newest = [row for row in nights if row["run"] == nights[-1]["run"]]
-    told = [row for row in newest if row["category"] in charts_gates.VERDICTS]
-    blocking = [row for row in told if row["category"] not in ("DRIFT", "GAIN")]
+    bad = [row for row in newest if row["blocks"]]
+    few = [row for row in newest if row["category"] == "INSUFFICIENT"]
     spoken = f"Newest night, {newest[0]['night']} UTC, run `{newest[0]['run']}`: "
-    if blocking:
-        named = ", ".join(
-            f"{row['category']} of {plain(row['policy'])} on {plain(row['family'])}" for row in blocking[:5]
+    if bad:
+        named = "; ".join(
+            f"{row['category']} of {plain(row['policy'])} on {plain(row['family'])}: {plain(row['detail'])}"
+            for row in bad[:MOST_NAMED]
         )
-        more = f" and {len(blocking) - 5} more" if len(blocking) > 5 else ""
-        st.error(f"{spoken}{named}{more}.", icon=":material/error:")
+        more = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+        st.error(f"{spoken}blocked. {named}{more}.", icon=":material/error:")
+    elif few:
+        st.warning(f"{spoken}not green: {len(few)} of its rows had too few trajectories.", icon=":material/warning:")
     else:
-        st.success(f"{spoken}nothing that blocks.", icon=":material/check:")
-    shown = st.multiselect("Policies", sorted({row["policy"] for row in nights}), key="policies", bind="query-params")
-    history = [row for row in nights if not shown or row["policy"] in shown]
-    st.altair_chart(charts_gates.verdicts(history), width="stretch")
-    st.dataframe([row for row in newest if not shown or row["policy"] in shown], hide_index=True, width="stretch")
+        st.success(f"{spoken}nothing blocks.", icon=":material/check:")
+    lines = {f"{row['policy']} · {row['family']}": (row["policy"], row["family"]) for row in nights}
+    st.altair_chart(charts_gates.verdicts(nights), width="stretch")
+    st.caption("Each field is one night's worst finding: " + ", ".join(f"{s} {n}" for n, (_, s) in VERDICTS.items()))
+    line = linked("line", [EVERY, *sorted(lines)], label="History of")
+    history = [row for row in nights if line == EVERY or lines[line] == (row["policy"], row["family"])]
+    if line != EVERY and any(row["loss"] is not None for row in history):
+        st.altair_chart(charts_gates.loss_over_nights(history), width="content")
+        st.caption("Points above 0 are worse than the baseline; lines: paired 95 % interval; dashes: the margin.")
+    st.dataframe(newest if line == EVERY else history[::-1], hide_index=True, width="stretch")
     csv = safe_csv(history)
-    st.download_button("Download the verdicts as CSV", csv, "verdicts.csv", "text/csv", icon=":material/download:")
+    st.download_button("Download the findings as CSV", csv, "findings.csv", "text/csv", icon=":material/download:")
 else:
     st.info("No night was gated yet: no verdicts are in this store.", icon=":material/info:")
     st.code("kvmill nightly --config nightly.toml", language="bash")
