@@ -26,10 +26,15 @@ def api(tmp_path: Path) -> TestClient:
     return client(service_of(tmp_path / "store"))
 
 
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that no test changes."""
+    return fabricate.filled(tmp_path_factory.mktemp("filled") / "store").path
+
+
 @pytest.fixture
-def filled(tmp_path: Path) -> TestClient:
-    fabricate.filled(tmp_path / "store")
-    return client(service_of(tmp_path / "store"))
+def filled(rows: Path) -> TestClient:
+    return client(service_of(rows))
 
 
 def test_an_empty_store_answers_with_empty_lists_and_nothing_is_made(api: TestClient, tmp_path: Path):
@@ -53,14 +58,14 @@ def test_runs_are_listed_newest_first_with_the_rows_of_each_table(filled: TestCl
     assert len(filled.get("/api/v1/runs?limit=1").json()["runs"]) == 1
 
 
-def test_results_are_what_the_command_prints(filled: TestClient, tmp_path: Path):
+def test_results_are_what_the_command_prints(filled: TestClient, rows: Path):
     from kvmill.console import plain
     from kvmill.replay.results import summary
 
     run = filled.get("/api/v1/runs?kind=replay").json()["runs"][0]["run"]
     for by in ("policy", "family"):
         found = filled.get(f"/api/v1/runs/{run}/results?by={by}").json()
-        assert found == plain(summary(Store(tmp_path / "store"), run, by))
+        assert found == plain(summary(Store(rows), run, by))
 
 
 def test_rows_come_in_pages_and_as_csv(filled: TestClient):
@@ -100,7 +105,9 @@ def test_a_table_that_a_run_does_not_have_is_404_and_lists_those_it_has(filled: 
     assert filled.get(f"/api/v1/runs/{run}/results").status_code == 404
 
 
-def test_a_damaged_store_is_503_everywhere_and_health_does_not_say_more(filled: TestClient, tmp_path: Path):
+def test_a_damaged_store_is_503_everywhere_and_health_does_not_say_more(tmp_path: Path):
+    fabricate.filled(tmp_path / "store")
+    filled = client(service_of(tmp_path / "store"))
     run = filled.get("/api/v1/runs?kind=replay").json()["runs"][0]["run"]
     (tmp_path / "store" / "runs" / run / "manifest.json").write_text("{")
     for path in ("/api/v1/runs", f"/api/v1/runs/{run}", "/metrics"):
@@ -228,10 +235,10 @@ def test_a_bug_is_500_without_its_traceback_and_the_log_has_it(api: TestClient, 
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_no_method_but_those_of_the_table_does_anything(filled: TestClient, tmp_path: Path):
-    before = files_below(tmp_path / "store")
+def test_no_method_but_those_of_the_table_does_anything(filled: TestClient, rows: Path):
+    before = files_below(rows)
     for method in ("PUT", "PATCH", "OPTIONS", "TRACE", "DELETE"):
         answer = filled.request(method, "/api/v1/runs")
         assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
     assert filled.head("/api/v1/runs").status_code == 200
-    assert files_below(tmp_path / "store") == before
+    assert files_below(rows) == before

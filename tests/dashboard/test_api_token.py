@@ -26,9 +26,11 @@ WRONG = {
 }
 
 
-@pytest.fixture
-def where(tmp_path: Path) -> Path:
-    return fabricate.filled(tmp_path / "store").path
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = fabricate.filled(tmp_path_factory.mktemp("token") / "store").path
+    service_of(store).jobs.submit("validate", by="ann")
+    return store
 
 
 def path_of(route: Route, where: Path) -> str:
@@ -46,7 +48,6 @@ def ids(route: Route) -> str:
 
 @pytest.mark.parametrize("route", GUARDED, ids=ids)
 def test_no_request_without_the_token_reads_or_writes_anything(route: Route, where: Path):
-    service_of(where).jobs.submit("validate", by="ann")
     path = path_of(route, where)
     before = files_below(where)
     guest = client(service_of(where), token=False)
@@ -103,10 +104,12 @@ def test_the_token_is_in_no_answer_no_log_and_no_file(where: Path, capfd: pytest
     assert not [path for path in where.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
 
 
-def test_jobs_are_started_without_the_token_in_their_environment(where: Path, monkeypatch: pytest.MonkeyPatch):
+def test_jobs_are_started_without_the_token_in_their_environment(
+    where: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("KVMILL_TOKEN", TOKEN)
     service = service_of(where)
-    script = where / "printenv"
+    script = tmp_path / "printenv"
     script.write_text("#!/bin/sh\nenv\n")
     script.chmod(0o755)
     service.jobs.python = str(script)
