@@ -25,7 +25,7 @@ LEGEND = (
     "answered: share of runs that ended with an answer; right: mean score of what was done and answered by the label "
     "(choice: share of probes right on the final cache)\n"
     "turns: per run, recorded ones at its beginning counted; extra turns: growth against full's runs of the same "
-    "trajectories, where full answered and the policy answered or was cut at the turn limit\n"
+    "trajectories, where one answered and the other did, too, or was cut at a limit, which leaves it too near to 0\n"
     "searches: per run; near repeats: share of searches near an earlier one (cosine of character groups above 0.9, "
     "equal ones among them); tool errors: share of calls; tokens: generated per run"
 )

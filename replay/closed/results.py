@@ -1,8 +1,11 @@
 """What closed-loop runs found: turns, searches, repeats, tokens, answers, by policy and paired with `full`.
 
-Figures are ratios of sums over trajectories, with the trajectory as the unit of their intervals. Extra turns are of
-pairs in which `full` answered and the policy answered or ran into the turn limit, where it counts with the turns it
-had: a run that broke off took no more turns, and says nothing about how many were needed.
+Figures are ratios of sums over trajectories, with the trajectory as the unit of their intervals.
+
+Extra turns are of pairs of runs of one trajectory in which one answered by the turn at which the other answered or was
+cut, by the turn limit or the window; who was cut counts with the turns it had. A run that broke off by itself says
+nothing about how many were needed. Both runs are held to one rule: if `full` had to answer and the policy had not, a
+policy that does what `full` does, but for chance, would seem to take more turns. Cuts leave the figure too near to 0.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ _INTERVALS = ("turns_mean", "extra_turns", "answered", "closed_accuracy", "close
 NOT_MEASURED: Row = {
     **{f"{name}{end}": None for name in _INTERVALS for end in ("", "_low", "_high")},
     **dict.fromkeys(_RATIOS),
-    **dict.fromkeys(("extra_turns_recorded", "extra_turns_n", "extra_turns_cut", "closed_n", "end_reasons")),
+    **dict.fromkeys(
+        ("extra_turns_recorded", "extra_turns_n", "extra_turns_of", "extra_turns_cut", "closed_n", "end_reasons")
+    ),
 }
 _CELLS = (
     "SELECT policy, {group} AS grp, trajectory_id, turns, recorded_turns, end_reason, generated_tokens, calls, "
@@ -45,6 +50,7 @@ _ENDS = (
     "SELECT policy, {group} AS grp, coalesce(end_reason, status) AS reason, count(*) AS runs FROM cells "
     "WHERE run_id = $1 AND mode = 'closed' AND status IN ('ok', 'failed') GROUP BY ALL ORDER BY ALL"
 )
+_CUTS = ("turn_limit", "window")
 MOST_WITHOUT = 0.5
 
 
@@ -87,7 +93,7 @@ def model_too_weak(store: Store, run_id: str) -> str | None:
 def extra_turns(store: Store, info: RunInfo) -> dict[str, tuple[float | None, str]]:
     """By policy: the growth in turns that a closed-loop run measured, and where it is from, or why there is none.
 
-    None if the model was too weak, and for fewer than ten pairs of runs; growth below 0 counts as none.
+    None if the model was too weak, and for fewer than ten pairs of runs that tell; growth below 0 counts as none.
     """
     weak = model_too_weak(store, info.run_id)
     where = f"closed-loop run {info.run_id} with {info.config.get('model')}"
@@ -97,12 +103,12 @@ def extra_turns(store: Store, info: RunInfo) -> dict[str, tuple[float | None, st
         if policy == "full":
             continue
         if weak or value is None or pairs < FEW:
-            few = f"pairs of runs that tell: {pairs or 0}, fewer than {FEW}"
+            few = f"{pairs or 0} of {entry['extra_turns_of'] or 0} pairs with full tell, fewer than {FEW}"
             found[policy] = None, f"assumed none: {where}: {'model too weak' if weak else few}"
             continue
-        low, high = entry["extra_turns_low"], entry["extra_turns_high"]
-        cut = f", {entry['extra_turns_cut']} of them cut at the turn limit" if entry["extra_turns_cut"] else ""
-        span = f"95 % interval {low:+.0%} to {high:+.0%}, {pairs} pairs with full{cut}"
+        low, high, of = (entry[f"extra_turns_{name}"] for name in ("low", "high", "of"))
+        cut = f", {entry['extra_turns_cut']} of them cut at a limit" if entry["extra_turns_cut"] else ""
+        span = f"95 % interval {low:+.0%} to {high:+.0%}, {pairs} of {of} pairs with full tell{cut}"
         fewer = ", counted as none" if value < 0 else ""
         found[policy] = max(0.0, value), f"{where}: {value:+.0%} turns, {span}{fewer}"
     return found
@@ -129,21 +135,25 @@ def _entry(policy: str, rows: Sequence[Row], full: Sequence[Row]) -> Row:
 def _paired(rows: Sequence[Row], full: dict[str, Row]) -> Row:
     """Against full's run of the same trajectories."""
     both = [(row, full[row["trajectory_id"]]) for row in rows if row["trajectory_id"] in full]
-    needed = [
-        (mine, theirs)
-        for mine, theirs in both
-        if theirs["end_reason"] == "answered" and mine["end_reason"] in ("answered", "turn_limit")
-    ]
-    growth = estimate([mine["turns"] for mine, _ in needed], [theirs["turns"] for _, theirs in needed])
+    telling = [pair for pair in both if _tells(pair)]
+    growth = estimate([mine["turns"] for mine, _ in telling], [theirs["turns"] for _, theirs in telling])
     ends = [None if end is None else end - 1 for end in (growth.value, growth.low, growth.high)]
     scored = [pair for pair in both if None not in (pair[0]["answer_score"], pair[1]["answer_score"])]
     change = difference([m["answer_score"] for m, _ in scored], [theirs["answer_score"] for _, theirs in scored])
     return {
         **dict(zip(("extra_turns", "extra_turns_low", "extra_turns_high"), ends, strict=True)),
         "extra_turns_n": growth.n,
-        "extra_turns_cut": sum(mine["end_reason"] == "turn_limit" for mine, _ in needed),
+        "extra_turns_of": len(both),
+        "extra_turns_cut": sum(any(run["end_reason"] in _CUTS for run in pair) for pair in telling),
         **_spread("closed_difference", change),
     }
+
+
+def _tells(pair: Sequence[Row]) -> bool:
+    """Whether one of two runs answered, and the other did, too, or was cut no earlier."""
+    answered = [run["turns"] for run in pair if run["end_reason"] == "answered"]
+    cut = [run["turns"] for run in pair if run["end_reason"] in _CUTS]
+    return len(answered) == 2 or (len(answered) == len(cut) == 1 and answered[0] <= cut[0])
 
 
 def _spread(name: str, found: Estimate) -> Row:

@@ -155,7 +155,7 @@ def test_scripted_runs_reach_the_profile_exactly(monkeypatch: pytest.MonkeyPatch
     profile = profiles(store)[TE]
     assert profile.extra_turns == 0.5
     assert profile.extra_turns_source == (
-        f"closed-loop run {run.id} with tiny: +50% turns, 95 % interval +50% to +50%, 10 pairs with full"
+        f"closed-loop run {run.id} with tiny: +50% turns, 95 % interval +50% to +50%, 10 of 10 pairs with full tell"
     )
 
 

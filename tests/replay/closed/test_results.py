@@ -106,13 +106,45 @@ def test_every_figure_is_that_of_the_rows(tmp_path: Path) -> None:
     )
 
 
-def test_extra_turns_are_of_runs_that_went_on_until_they_could_tell(tmp_path: Path) -> None:
+def test_extra_turns_are_of_pairs_that_tell(tmp_path: Path) -> None:
     full, te = summary(closed(tmp_path))["policies"]
-    # a: 15 of 10, b: at least 24 of 10; te broke off in c, and full never answered in d.
-    assert te["extra_turns"] == pytest.approx(39 / 20 - 1)
-    assert (te["extra_turns_n"], te["extra_turns_cut"]) == (2, 1)
-    assert (te["extra_turns_low"], te["extra_turns_high"]) == pytest.approx((0.5, 1.4))
-    assert full["extra_turns"] is full["extra_turns_n"] is None
+    # a: 15 of 10, b: at least 24 of 10, d: 9 of at least 24; te broke off in c.
+    assert te["extra_turns"] == pytest.approx(48 / 44 - 1)
+    assert (te["extra_turns_n"], te["extra_turns_of"], te["extra_turns_cut"]) == (3, 4, 2)
+    assert full["extra_turns"] is full["extra_turns_n"] is full["extra_turns_of"] is None
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "growth"),
+    [
+        ((12, "answered"), (10, "answered"), 0.2),
+        ((14, "window"), (10, "answered"), 0.4),
+        ((10, "window"), (10, "answered"), 0.0),
+        ((9, "window"), (10, "answered"), None),
+        ((10, "answered"), (14, "window"), 10 / 14 - 1),
+        ((10, "answered"), (9, "window"), None),
+        ((24, "turn_limit"), (24, "turn_limit"), None),
+        ((24, "turn_limit"), (9, "window"), None),
+        ((3, "no_action"), (10, "answered"), None),
+        ((10, "answered"), (3, "no_action"), None),
+        ((3, "no_action"), (3, "no_action"), None),
+    ],
+)
+def test_a_pair_tells_if_one_answered_and_the_other_was_still_there(
+    tmp_path: Path, mine: tuple[int, str], theirs: tuple[int, str], growth: float | None
+) -> None:
+    te = summary(closed(tmp_path, {"a": (theirs, mine)}))["policies"][1]
+    assert te["extra_turns"] == (None if growth is None else pytest.approx(growth))
+    assert te["extra_turns_n"] == (growth is not None)
+
+
+def test_a_policy_that_changes_nothing_shows_no_extra_turns(tmp_path: Path) -> None:
+    """Two runs of every kind, once each way round: whatever is the policy's is full's, too."""
+    kinds = [(10, "answered"), (16, "answered"), (24, "turn_limit"), (20, "window"), (5, "no_action")]
+    runs = {f"{i}{j}": (one, other) for i, one in enumerate(kinds) for j, other in enumerate(kinds)}
+    te = summary(closed(tmp_path, runs))["policies"][1]
+    assert (te["extra_turns"], te["extra_turns_n"], te["extra_turns_cut"]) == (0, 12, 8)
+    assert te["extra_turns_low"] < 0 < te["extra_turns_high"]
 
 
 def test_other_modes_have_none_of_it(tmp_path: Path) -> None:
@@ -143,7 +175,7 @@ def test_families_have_their_own_figures(tmp_path: Path) -> None:
 def test_the_text_leads_with_behaviour(tmp_path: Path) -> None:
     text = summary_text(summary(closed(tmp_path)))
     assert "closed-loop replay (2 recorded turns first, at most twice the recorded turns and 4; actions: greedy" in text
-    assert "+95% (+50% to +140%)" in text
+    assert "+9% (-62% to +140%)" in text
     assert "answered 2, no_action 1, turn_limit 1" in text
     assert "ΔNLL" not in text
     assert "too weak" not in text
@@ -172,9 +204,9 @@ def test_half_without_an_answer_is_not_more_than_half(tmp_path: Path) -> None:
 
 
 def many(turns: int = 20, pairs: int = 10) -> Ends:
-    """Ten answered turns under full; half of te's runs take as many, the others `turns`, the last cut at the limit."""
+    """Ten answered turns under full; half of te's runs take as many, the others `turns`, the last cut if more."""
     runs = {f"t{n}": ((10, "answered"), (turns if n % 2 else 10, "answered")) for n in range(pairs)}
-    return {**runs, f"t{pairs - 1}": ((10, "answered"), (turns, "turn_limit"))}
+    return {**runs, f"t{pairs - 1}": ((10, "answered"), (turns, "turn_limit" if turns > 10 else "answered"))}
 
 
 def test_a_profile_joins_quality_and_turns_of_two_runs_of_one_model(tmp_path: Path) -> None:
@@ -188,7 +220,7 @@ def test_a_profile_joins_quality_and_turns_of_two_runs_of_one_model(tmp_path: Pa
     assert (profile.run, profile.n, profile.answer_accuracy) == (quality, 3, 0.5)
     assert profile.extra_turns == pytest.approx(0.5)
     assert profile.extra_turns_source.startswith(f"closed-loop run {newest} with m: +50% turns, 95 % interval +20% to")
-    assert profile.extra_turns_source.endswith("10 pairs with full, 1 of them cut at the turn limit")
+    assert profile.extra_turns_source.endswith("10 of 10 pairs with full tell, 1 of them cut at a limit")
     assert profiles(store)["full"].extra_turns is None
     assert profiles(store, newest)[TE].extra_turns == pytest.approx(0.5)
     assert profiles(store, newest)[TE].run == quality, "a closed loop measures the agent, not the cache"
@@ -205,7 +237,7 @@ def test_nine_pairs_are_too_few_for_a_profile(tmp_path: Path) -> None:
     profile = profiles(store)[TE]
     assert profile.extra_turns is None
     assert profile.extra_turns_source == (
-        f"assumed none: closed-loop run {find_run(store).run_id} with m: pairs of runs that tell: 9, fewer than 10"
+        f"assumed none: closed-loop run {find_run(store).run_id} with m: 9 of 9 pairs with full tell, fewer than 10"
     )
 
 
