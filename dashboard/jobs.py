@@ -108,7 +108,10 @@ class Jobs:
 
     def list(self) -> list[Job]:
         """All jobs, newest first. DamagedJob if the record of one cannot be read; `found` shows the others."""
-        return [jobs_files.read(self.folder / name) for name in self._names()]
+        jobs, damaged = self.found()
+        if damaged:
+            raise DamagedJob(damaged[0])
+        return jobs
 
     def found(self, limit: int | None = None) -> tuple[builtins.list[Job], builtins.list[str]]:
         """The newest jobs, newest first, and a line for each whose record is damaged: those hide no others."""
@@ -117,7 +120,8 @@ class Jobs:
             try:
                 jobs.append(jobs_files.read(self.folder / name))
             except DamagedJob as error:
-                damaged.append(str(error))
+                if (self.folder / name).exists():  # else it was removed at this moment
+                    damaged.append(str(error))
         return jobs, damaged
 
     def _names(self) -> builtins.list[str]:
