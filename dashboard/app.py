@@ -15,8 +15,11 @@ page = st.navigation(
     [
         st.Page(HERE / "overview.py", title="Overview", icon=":material/home:", default=True),
         st.Page(HERE / "traces.py", title="Traces", icon=":material/database:"),
+        st.Page(HERE / "replay.py", title="Replay", icon=":material/play_circle:"),
         st.Page(HERE / "compare.py", title="Compare policies", icon=":material/compare_arrows:"),
+        st.Page(HERE / "inspector.py", title="Inspector", icon=":material/search:"),
         st.Page(HERE / "capacity.py", title="Capacity", icon=":material/dns:"),
+        st.Page(HERE / "regressions.py", title="Regressions", icon=":material/history:"),
         st.Page(HERE / "jobs.py", title="Jobs", icon=":material/checklist:"),
     ]
 )

@@ -1,12 +1,14 @@
-"""Overview: the newest answer first, then the newest runs, then what to do next."""
+"""Overview: the newest answer first, then what goes on, what to do next, and the newest runs."""
 
 import streamlit as st
 
-from kvmill.dashboard import queries
-from kvmill.dashboard.advice import next_steps
-from kvmill.dashboard.parts import damage_shown, legend, number, open_store
+from kvmill.dashboard import queries, queries_jobs
+from kvmill.dashboard.advice import DEMO, next_steps
+from kvmill.dashboard.parts import damage_shown, legend, number, open_service, refusal_shown, visitor
+from kvmill.dashboard.parts_jobs import go_to, watch_live
 
-store = open_store()
+service = open_service()
+store = service.store
 st.title("How many GPUs does compaction give back?")
 with damage_shown(store):
     runs = queries.newest_runs(store)
@@ -37,10 +39,19 @@ if rows:
         )
     legend("simulated")
 
+watch_live()
 st.subheader("What to do next")
-for text, shell in next_steps(runs, done):
-    st.markdown(text)
-    st.code(shell, language="bash")
+jobs, _ = queries_jobs.listed(service.jobs)
+for step in next_steps(runs, done):
+    st.markdown(step.text)
+    st.code(step.command, language="bash")
+    if step.page:
+        st.page_link(f"app_pages/{step.page}.py", label=f"Do it on the page {step.page.capitalize()}")
+    if step.command == DEMO and not any(job.verb == "demo" for job in queries_jobs.live(jobs)):
+        asked = st.button("Run the demo here", type="primary", icon=":material/play_arrow:")
+        with refusal_shown():
+            if asked:
+                go_to(service.submit("demo", {"quick": True}, visitor()))
 
 st.subheader("Newest runs")
 if runs:
