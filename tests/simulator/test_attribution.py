@@ -9,13 +9,13 @@ from kvmill.simulator.run import run_fleet
 from kvmill.simulator.search import bracket
 from kvmill.simulator.session import EFFECTS
 
-LOAD = closed(60, tool=1500, out=150)
-FULL = scenario(LOAD, "full", deployment(40_000), turns=250)
+LOAD = closed(40, tool=1500, out=150)
+FULL = scenario(LOAD, "full", deployment(40_000), turns=150)
 SEEDS = range(4)
 
 
 def world(policy=TE, **fields):
-    return scenario(LOAD, policy, deployment(40_000), turns=250, **fields)
+    return scenario(LOAD, policy, deployment(40_000), turns=150, **fields)
 
 
 def explained(scenarios):

@@ -5,7 +5,7 @@ import typer
 from typer.testing import CliRunner
 from worlds import TE
 
-from kvmill.simulator.answers import simulate
+from kvmill.simulator.answers import plan_named, simulate
 from kvmill.simulator.commands import register
 from kvmill.traces.store import Store
 
@@ -160,15 +160,14 @@ def test_a_series_comes_with_the_answer_and_every_turn_goes_to_the_store(tmp_pat
     assert "p99 " in text.split("Not told from so few turns")[1].splitlines()[0], "300 turns tell no p99"
 
 
-def test_a_sweep_prints_every_setting_and_exits_by_the_best(tmp_path):
-    args = ["plan", *LOAD, "--slo", "ttft_p95=2", "--sweep", "keep=0.1,0.4", "--sweep", "gpu=l40s,h100"]
-    done = invoke(*args, "--replications", "2", "--json", store=tmp_path)
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+def test_a_sweep_lists_every_setting_and_stores_every_plan(tmp_path):
+    found = plan_named(
+        "samples", "smollm2-135m", "l40s", agents=50, slo=["ttft_p95=2"], sweep=["keep=0.1,0.4", "gpu=l40s,h100"],
+        replications=2, turns=200, store=tmp_path,
+    )  # fmt: skip
+    policies = ("full", TE.replace("0.2", "0.1"), TE.replace("0.2", "0.4"))
     assert [(row["gpu"], row["policy"]) for row in found["sweep"]] == [
-        (gpu, policy)
-        for gpu in ("l40s", "h100")
-        for policy in ("full", TE.replace("0.2", "0.1"), TE.replace("0.2", "0.4"))
+        (gpu, policy) for gpu in ("l40s", "h100") for policy in policies
     ]
     assert [row["policy"] for row in found["pareto"]] == ["full"], "quality of the others was not measured"
     assert found["pareto_note"].startswith("4 settings")
