@@ -94,11 +94,14 @@ def judged(found: Finding, p: float) -> Finding:
     blocks = found.loss > found.margin and low > 0 and p <= LEVEL
     category = REGRESSION if blocks else DRIFT if low > 0 else GAIN if high < 0 else OK
     metric = METRICS[found.metric]
-    change = metric.worse * found.loss
+    if found.loss == low == high == 0:
+        detail = f"{metric.label} {found.now:.4g}{metric.unit} on {found.n} trajectories, unchanged"
+        return replace(found, category=category, p=p, detail=detail)
     ends = sorted((metric.worse * low, metric.worse * high))
     detail = (
-        f"{metric.label} {found.before:.4g} → {found.now:.4g}{metric.unit} ({change:+.4g}, 95 % interval "
-        f"{ends[0]:+.4g} to {ends[1]:+.4g}, {found.n} trajectories; margin {found.margin:g}, corrected p {p:.2g})"
+        f"{metric.label} {found.before:.4g} → {found.now:.4g}{metric.unit} ({metric.worse * found.loss:+.4g}, 95 % "
+        f"interval {ends[0]:+.4g} to {ends[1]:+.4g}, {found.n} trajectories; margin {found.margin:g}, "
+        f"corrected p {p:.2g})"
     )
     if category == DRIFT and found.loss > found.margin:
         detail += "; above the margin, but so many tests give that by chance"
