@@ -16,7 +16,7 @@ def kept_by_turn(rows: Rows, order: list[str]) -> alt.LayerChart:
     values = [dict(row) | {"column": f"{row['turn']} {row['kind']}"} for row in rows]
     columns = list(dict.fromkeys(value["column"] for value in sorted(values, key=lambda v: (v["turn"], _rank(v)))))
     x = alt.X("column:N", sort=columns, title="turn and segment", axis=alt.Axis(labelAngle=-90, labelOverlap=True))
-    y = alt.Y("policy:N", sort=order, title=None, axis=alt.Axis(labelLimit=330))
+    y = alt.Y("policy:N", sort=order, title=None, axis=alt.Axis(labelLimit=330, labelOverlap=False))
     tip = [
         alt.Tooltip("policy:N"),
         alt.Tooltip("turn:Q"),
@@ -37,7 +37,7 @@ def kept_by_turn(rows: Rows, order: list[str]) -> alt.LayerChart:
         ink = alt.condition("datum.kept > 0.55", alt.value("#FFFFFF"), alt.value("#1A1A1A"))
         numbers = base.mark_text(fontSize=10).encode(text=alt.Text("kept:Q", format=".0%"), color=ink)
         layers.append(numbers)
-    return alt.LayerChart(layer=layers).properties(height=60 + 30 * max(1, len(order)))
+    return alt.LayerChart(layer=layers).properties(height=150 + 26 * max(1, len(order)))
 
 
 def _rank(row: Mapping[str, Any]) -> int:

@@ -6,6 +6,7 @@ from kvmill.dashboard import charts_inspect, queries, queries_inspect
 from kvmill.dashboard.parts import damage_shown, legend, linked, open_store
 from kvmill.dashboard.said import plain
 from kvmill.dashboard.tokens_html import key_html, tokens_html, visible
+from kvmill.replay.explain import one_line
 
 MOST_POLICIES = 4
 ACTIONS = {
@@ -125,7 +126,7 @@ for policy, entry in departed.items():
     else:
         rows = [
             {title: token[key] for key, title in LOST.items()}
-            | {"token": visible(token["text"]), "around": visible(token["around"])}
+            | {"token": one_line(visible(token["text"])), "around": one_line(visible(token["around"]))}
             for token in entry["lost"]
         ]
         st.dataframe(rows, hide_index=True, width="stretch")
