@@ -44,5 +44,5 @@ def next_steps(runs: Sequence[Mapping[str, Any]], done: Collection[str]) -> list
         steps.append(Step("Size a fleet with what was measured:", command, "capacity"))
     if "replay" in done and "plan" in done:
         text = "See which tokens a policy kept of one trajectory:"
-        steps.append(Step(text, "kvmill inspect RUN TRAJECTORY", "compare"))
+        steps.append(Step(text, "kvmill inspect RUN TRAJECTORY", "inspector"))
     return steps

@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..traces.store import Store
 from .access import Access, Refused, Visitor
 from .limits import Buckets
+from .said import plain
 from .service import Service
 
 ORIGINS = {
@@ -76,7 +77,7 @@ def damage_shown(store: Store) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        st.error(f"The store cannot be read: {error}", icon=":material/error:")
+        st.error(f"The store cannot be read: {plain(error)}", icon=":material/error:")
         problems = store.check()
         if problems:
             st.write("What `kvmill store check` finds:")
@@ -90,7 +91,7 @@ def refusal_shown() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(plain(error), icon=":material/error:")
 
 
 def linked(
@@ -113,7 +114,8 @@ def linked(
     elif st.session_state.get(key) not in options:
         st.session_state[key] = default if default in options else options[0]
     if asked is not None and asked not in options:
-        st.warning(f"The link asks for {name} {asked!r}, which is not here. Shown instead: {st.session_state[key]}.")
+        instead = plain(st.session_state[key])
+        st.warning(f"The link asks for {name} {plain(asked)}, which is not here. Shown instead: {instead}.")
     chosen = st.selectbox(
         label or name.capitalize(),
         options,

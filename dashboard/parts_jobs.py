@@ -8,6 +8,7 @@ from ..errors import UserError
 from . import queries_jobs
 from .job import Job
 from .parts import open_service, refusal_shown, visitor
+from .said import plain
 
 EVERY_S = 2.0
 _LOG_BYTES = 8 * 1024
@@ -67,7 +68,9 @@ def _panel(id: str, live: bool) -> None:
             st.rerun()
         _progress(job)
         _buttons(job)
-        st.caption(f"Asked for by {job.asked.by} at {job.asked.submitted[:19].replace('T', ' ')} UTC; job {job.id}")
+        st.caption(
+            f"Asked for by {plain(job.asked.by)} at {job.asked.submitted[:19].replace('T', ' ')} UTC; job {job.id}"
+        )
         with st.expander("Log", expanded=job.state in ("failed", "lost")):
             st.code(jobs.log(id, _LOG_BYTES) or "Nothing was said yet.", language=None, wrap_lines=True)
         st.code(queries_jobs.command_of(job), language="bash", wrap_lines=True)
@@ -81,11 +84,11 @@ def _progress(job: Job) -> None:
     if job.state == "queued":
         st.write("It waits until the one before it has ended.")
     if not job.ended and (done := queries_jobs.share(job.status.progress)) is not None:
-        st.progress(done, text=queries_jobs.progress_text(job.status.progress))
+        st.progress(done, text=plain(queries_jobs.progress_text(job.status.progress)))
     elif not job.ended and job.status.progress:
-        st.write(queries_jobs.progress_text(job.status.progress))
+        st.write(plain(queries_jobs.progress_text(job.status.progress)))
     if job.status.message:
-        (st.error if job.state in ("failed", "lost") else st.info)(job.status.message)
+        (st.error if job.state in ("failed", "lost") else st.info)(plain(job.status.message))
 
 
 def _buttons(job: Job) -> None:

@@ -17,6 +17,7 @@ from ..traces.store import Store
 from . import choices, queries_replay
 from .estimate import Estimate, estimate
 from .parts import linked, refusal_shown, visitor
+from .said import plain
 from .service import Service
 
 JOB = "replay job"
@@ -146,7 +147,7 @@ def interrupted(service: Service) -> None:
     try:
         found = [row["run"] for row in queries_replay.interrupted(service.store)]
     except UserError as error:
-        st.error(str(error))
+        st.error(plain(error))
         return
     if not found:
         return

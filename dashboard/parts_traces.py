@@ -13,6 +13,7 @@ from ..traces.store import Store
 from . import charts_traces, queries_jobs, queries_traces
 from .parts import number, refusal_shown, visitor
 from .parts_jobs import watch
+from .said import plain
 from .service import Service
 
 MOST_MB = 200
@@ -88,12 +89,12 @@ def became(service: Service, run: str) -> None:
         "(chained), or rejected with its reason. A dash: the run did not keep the figure."
     )
     for file in answer.get("files", []):
-        name = Path(file["path"]).name
-        what = file["error"] or (f"read with `{Path(file['part_of']).name}`" if file["part_of"] else file["format"])
-        st.markdown(f"`{name}`: {what}")
+        name = plain(Path(file["path"]).name)
+        what = file["error"] or (f"read with {Path(file['part_of']).name}" if file["part_of"] else file["format"])
+        st.markdown(f"{name}: {plain(what)}")
         if file["log"]:
             with st.expander(f"What the request log {name} is like"):
-                st.markdown("\n".join(f"- {line}" for line in summary_text(file["log"])))
+                st.markdown("\n".join(f"- {plain(line)}" for line in summary_text(file["log"])))
     _redacted(told)
     _rejected(service.store, run, told)
 

@@ -5,12 +5,13 @@ import streamlit as st
 from kvmill.dashboard import queries_jobs
 from kvmill.dashboard.parts import linked, open_service, refusal_shown
 from kvmill.dashboard.parts_jobs import watch
+from kvmill.dashboard.said import plain
 
 service = open_service()
 st.title("Jobs")
 found, damaged = queries_jobs.listed(service.jobs)
 for line in damaged:
-    st.error(line, icon=":material/error:")
+    st.error(plain(line), icon=":material/error:")
 if not found:
     st.info("No job yet. Start one on the pages Traces, Replay and Capacity, or with:", icon=":material/info:")
     st.code("kvmill jobs run -- demo --quick", language="bash")

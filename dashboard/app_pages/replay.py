@@ -5,6 +5,7 @@ import streamlit as st
 from kvmill.dashboard import parts_replay, queries_jobs, queries_replay
 from kvmill.dashboard.parts import damage_shown, legend, open_service
 from kvmill.dashboard.parts_jobs import watch
+from kvmill.dashboard.said import plain
 from kvmill.errors import UserError
 
 service = open_service()
@@ -19,7 +20,7 @@ try:
     parts_replay.expected(store, options)
     parts_replay.start(service, options)
 except UserError as error:
-    st.error(str(error), icon=":material/error:")
+    st.error(plain(error), icon=":material/error:")
 
 jobs, _ = queries_jobs.listed(service.jobs)
 running = next((job.id for job in queries_jobs.live(jobs) if job.verb == "replay"), None)

@@ -67,7 +67,7 @@ def test_a_failed_job_shows_why_with_its_log(jobs: Jobs):
     job = jobs.submit("traces ingest", ["nowhere.jsonl"], by="ann")
     assert newest_ended(jobs.store).state == "failed"
     app = open_page("jobs", job=job.id)
-    assert "no such file: nowhere.jsonl" in app.error[0].value
+    assert "no such file: nowhere.jsonl" in words(app)
     assert any("nowhere.jsonl" in str(code.value) for code in app.code)
 
 
@@ -97,7 +97,7 @@ def test_a_damaged_record_is_named_and_hides_no_other(idle: Jobs):
     state(idle, good.id, state="done", ended=now())
     (idle.folder / bad.id / STATUS).write_text("{")
     app = open_page("jobs")
-    assert f"damaged record {idle.folder / bad.id / STATUS}" in app.error[0].value
+    assert f"damaged record {idle.folder / bad.id / STATUS}" in words(app)
     assert list(app.dataframe[0].value["job"]) == [good.id]
     whole(app)
 

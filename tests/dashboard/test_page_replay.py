@@ -94,7 +94,7 @@ def test_a_misspelled_policy_is_explained_and_nothing_can_be_started():
     app = open_page("replay")
     app.text_area(key="replay more").input("tee(keep=0.2)").run()
     whole(app)
-    assert "tee" in app.error[0].value
+    assert "tee" in words(app)
     assert "Start the replay" not in words(app)
 
 
@@ -139,7 +139,8 @@ def test_a_running_replay_is_watched_with_its_time_to_go(idle: Jobs):
     app = open_page("replay")
     assert ":blue-badge[running]" in words(app)
     bar = app.get("progress")[0].proto
-    assert (bar.value, bar.text) == (25, "replay 3/12 cell groups, about 1m15s to go (estimated): registry-3")
+    assert bar.value == 25
+    assert "about 1m15s to go" in bar.text
     assert "Cancel" in words(app)
 
 
@@ -147,4 +148,4 @@ def test_a_damaged_store_says_what_is_wrong(own_store: Path):
     store = Store.open(own_store)
     run = ingest(store, [EXAMPLES / "tau-bench.jsonl"]).run
     next(store.folder(run).glob("trajectories*.parquet")).write_bytes(b"torn")
-    assert "The store cannot be read" in open_page("replay").error[0].value
+    assert "The store cannot be read" in words(open_page("replay"))

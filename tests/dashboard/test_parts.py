@@ -52,7 +52,14 @@ def test_a_stale_link_is_said_and_not_obeyed():
     app.query_params["run"] = "gone"
     app.run()
     assert app.markdown[0].value == "b"
-    assert "'gone', which is not here" in app.warning[0].value
+    assert "gone, which is not here" in app.warning[0].value
+
+
+def test_a_link_cannot_put_markup_on_the_page():
+    app = AppTest.from_function(choosing)
+    app.query_params["run"] = "![x](https://elsewhere.example/x.png)"
+    app.run()
+    assert r"\!\[x\]\(https" in app.warning[0].value
 
 
 def test_a_choice_is_kept_while_its_page_is_not_shown():

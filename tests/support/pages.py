@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from streamlit.testing.v1 import AppTest
@@ -11,6 +12,7 @@ from kvmill import dashboard
 from kvmill.dashboard.job import Job
 from kvmill.dashboard.jobs import Jobs
 
+_SIGN = re.compile(r"\\([^A-Za-z0-9\s])")
 APP = Path(dashboard.__file__).parent / "app.py"
 
 
@@ -33,11 +35,11 @@ def whole(app: AppTest) -> AppTest:
 
 
 def words(app: AppTest) -> str:
-    """Everything a page says."""
+    """Everything a page says, without the strokes before signs that Markdown would obey."""
     parts = [*app.title, *app.header, *app.subheader, *app.markdown, *app.caption, *app.text]
     parts += [*app.info, *app.success, *app.warning, *app.error, *app.code]
     labels = [button.label for button in app.button]
-    return "\n".join([*(str(part.value) for part in parts), *labels])
+    return _SIGN.sub(r"\1", "\n".join([*(str(part.value) for part in parts), *labels]))
 
 
 def click(app: AppTest, label: str) -> AppTest:
