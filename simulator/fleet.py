@@ -200,15 +200,26 @@ class Fleet:
         if not self.up:
             self.stranded.append(live)
             return
+        if self.router.looks:
+            self.catch_up(*self.up)
         to = self.router.choose(live, self.up)
         if to != live.replica:
             live = self.move(live, to)
         self.replicas[to].submit(live)
 
+    def catch_up(self, *indices: int) -> None:
+        """Let replicas book the decode steps that are over: their caches are about to be compared."""
+        if len(self.up) > 1:
+            for index in indices:
+                if index in self.up:
+                    self.up[index].catch_up()
+
     def reroute(self, live: Live) -> bool:
         """A turn came whose cache is gone: another replica may be better. Once per turn."""
         if live.moved or live.turn == live.plan.begin:
             return False
+        if self.router.looks:
+            self.catch_up(*self.up)
         to = self.router.again(live, self.up)
         if to == live.replica:
             return False
@@ -228,6 +239,7 @@ class Fleet:
         self.replicas[to].load += rows
         left = self.left.get(live.agent)
         there = left.pop(to, None) if left else None
+        self.catch_up(old, to)
         if there is not None and not self.replicas[to].cache.here(there):
             there = None
         stays = old in self.up and self.up[old].cache.here(live)

@@ -107,7 +107,7 @@ def lone_requests() -> Iterable[Identity]:
         yield f"{name}: seconds", ended[0], seconds, 1e-9 * seconds
 
 
-# What a crowd does to a pool too small for it: label, policy, tool and output lengths, pool tokens, deployment.
+# What a crowd does to a pool too small for it: label, policy, tool and output lengths, pool tokens, deployment, router.
 JUMPS: tuple[tuple[str, str, tuple[float, float], int, dict[str, Any]], ...] = (
     ("preempting", "full", (100, 600), 25_000, {}),
     ("swapping", "full", (100, 600), 25_000, {"preemption": "swap"}),
@@ -118,14 +118,19 @@ JUMPS: tuple[tuple[str, str, tuple[float, float], int, dict[str, Any]], ...] = (
     ("compacting", TE, (800, 100), 12_000, {}),
     ("compacting beside", TE, (400, 300), 25_000, {"compaction": "beside"}),
     ("compacting, offloading", TE, (800, 100), 12_000, {"retention": "offload"}),
+    ("preempting, prefix-aware", "full", (100, 600), 25_000, {"router": "prefix-aware"}),
+    ("expiring, least-loaded", "full", (800, 50), 30_000, {"retention": "ttl:1.5", "router": "least-loaded"}),
+    ("expiring, prefix-aware", "full", (800, 50), 30_000, {"retention": "ttl:1.5", "router": "prefix-aware"}),
 )
 
 
 def jumping() -> Iterable[Identity]:
     """Jumped ≡ stepped, in pools that preempt, evict and offload; blocks are conserved after every step."""
     for label, policy, (tool, out), pool, fields in JUMPS:
-        load, place = crowd(tool, out, groups=2), crowded(pool, **fields)
-        (fast, one), (slow, two) = (record(policy, place, load, jump=jump) for jump in (True, False))
+        machine = {name: value for name, value in fields.items() if name != "router"}
+        load, place = crowd(tool, out, groups=2), crowded(pool, **machine)
+        options = {"router": fields.get("router", "affinity")}
+        (fast, one), (slow, two) = (record(policy, place, load, jump=jump, **options) for jump in (True, False))
         equal = sum(a[:-1] == b[:-1] for a, b in zip(fast, slow, strict=False))
         yield f"jumped ≡ stepped, {label}: equal events", equal, max(len(fast), len(slow)), 0.0
         late = max(abs(a[-1] - b[-1]) / max(1e-9, b[-1]) for a, b in zip(fast, slow, strict=False))

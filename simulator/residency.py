@@ -75,6 +75,11 @@ class Residency:
                 return
             pool.evict(oldest, oldest.blocks)
 
+    def next_expiry_s(self) -> float:
+        """When the next idle cache's time to live is over; infinite when none ever is."""
+        oldest = next(iter(self.pool.idle), None) if self.ttl_s < inf else None
+        return inf if oldest is None else oldest.since + self.ttl_s
+
     def drop(self, session: Live) -> None:
         """Free whatever a session holds, here and in host memory."""
         if session in self.pool.idle:

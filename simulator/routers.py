@@ -48,6 +48,7 @@ class Router:
     """The rule of one router. `replicas` are those that work, by index; there is one at least."""
 
     name: ClassVar[str]
+    looks: ClassVar[bool] = False  # into the caches of replicas
 
     def choose(self, live: Live, replicas: Replicas) -> int:
         """The replica for the turn of `live` that arrives now."""
@@ -106,6 +107,7 @@ class PrefixAware(Router):
     """
 
     name = "prefix-aware"
+    looks = True
 
     def choose(self, live: Live, replicas: Replicas) -> int:
         """Shortest queue, longest prefix or fewest rows."""
