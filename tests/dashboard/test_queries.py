@@ -49,22 +49,6 @@ def test_runs_without_rows_are_not_offered(tmp_path: Path):
     assert queries.run_ids(store, "replay", "cells") == [full]
 
 
-def test_kv_over_turns_averages_trajectories_and_counts_turns_from_one(tmp_path: Path):
-    store = fabricate.filled(tmp_path)
-    run = queries.run_ids(store, "replay", "cells")[0]
-    rows = {(row["policy"], row["turn"]): row for row in queries.kv_over_turns(store, run)}
-    assert rows["full", 2]["kv_tokens"] == 280
-    assert rows[fabricate.BOUNDARY, 1]["kv_tokens"] == 70
-    assert rows[fabricate.BOUNDARY, 1]["trajectories"] == 4
-    assert queries.kv_over_turns(store, "no-such-run") == []
-
-
-def test_failed_cells_are_listed_with_their_reason(tmp_path: Path):
-    store = Store.open(tmp_path)
-    run = fabricate.replay(store, failed=True)
-    assert [row["error"] for row in queries.failures(store, run)] == ["window too short"]
-
-
 def test_plan_rows_join_columns_and_detail_widest_fleet_first(tmp_path: Path):
     store = fabricate.filled(tmp_path)
     rows = queries.plan_rows(store, queries.run_ids(store, "plan", "plans")[0])
