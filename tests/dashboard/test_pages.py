@@ -57,32 +57,6 @@ def test_overview_leads_with_the_newest_answer_and_lists_runs(own_store: Path):
     assert "kvmill inspect" in words(app)
 
 
-def test_compare_says_what_was_measured_with_what_and_warns_about_few_trajectories(own_store: Path):
-    store = Store.open(own_store)
-    run = fabricate.replay(store, failed=True)
-    app = open_page("compare")
-    text = words(app)
-    assert f"measured with smollm2-135m, float32, teacher on cpu, run {run}" in text
-    assert "Only 4 trajectories" in text
-    assert "1 cells failed" in text
-    figures = app.dataframe[-1].value.set_index("policy")
-    assert figures.loc["full", "answer accuracy"] == 0.75
-    assert figures.loc[fabricate.BOUNDARY, "peak KV (tokens)"] == 210
-    assert figures.loc[fabricate.BOUNDARY, "trajectories"] == 4
-
-
-def test_compare_shows_the_newest_complete_run_and_then_the_one_that_is_chosen(own_store: Path):
-    store = Store.open(own_store)
-    older = fabricate.replay(store, trajectories=3)
-    fabricate.replay(store, trajectories=5)
-    fabricate.replay(store, trajectories=1, state="incomplete")
-    app = open_page("compare")
-    assert "Only 5 trajectories" in words(app)
-    app.selectbox[0].set_value(older).run()
-    assert "Only 3 trajectories" in words(app)
-    assert not app.exception
-
-
 def test_capacity_shows_the_policy_that_is_picked(own_store: Path):
     store = Store.open(own_store)
     fabricate.plan(store)

@@ -1,0 +1,129 @@
+"""The page Compare: which model measured what, who is recommended, and one view at a time."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import fabricate
+import pytest
+from pages import open_page, whole, words
+from streamlit.testing.v1 import AppTest
+
+from kvmill.traces.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def view(app: AppTest, name: str) -> AppTest:
+    app.button_group(key="view").set_value(name).run()
+    return whole(app)
+
+
+def test_it_says_what_was_measured_with_what_and_warns_about_few_trajectories(own_store: Path):
+    run = fabricate.replay(Store.open(own_store), failed=True)
+    app = open_page("compare")
+    text = words(app)
+    assert f"measured with smollm2-135m, float32, teacher on cpu, run {run}" in text
+    assert "Only 4 trajectories" in text
+    assert "1 cells failed" in text
+    figures = app.dataframe[-1].value.set_index("policy")
+    assert figures.loc["full", "answer accuracy"] == 0.75
+    assert figures.loc[fabricate.BOUNDARY, "peak KV (tokens)"] == 210
+    assert figures.loc[fabricate.BOUNDARY, "trajectories"] == 4
+
+
+def test_the_newest_complete_run_is_shown_and_then_the_one_that_is_chosen(own_store: Path):
+    store = Store.open(own_store)
+    older = fabricate.replay(store, trajectories=3)
+    fabricate.replay(store, trajectories=5)
+    fabricate.replay(store, trajectories=1, state="incomplete")
+    app = open_page("compare")
+    assert "Only 5 trajectories" in words(app)
+    app.selectbox[0].set_value(older).run()
+    assert "Only 3 trajectories" in words(app)
+    assert whole(app).query_params["run"] == older
+
+
+def test_a_link_opens_the_run_and_the_view_it_names(own_store: Path):
+    store = Store.open(own_store)
+    older = fabricate.replay(store, trajectories=3)
+    fabricate.replay(store)
+    app = open_page("compare", run=older, view="Families")
+    assert "Only 3 trajectories" in words(app)
+    assert "Quality by family · measured" in words(app)
+
+
+def test_it_says_why_no_policy_is_recommended(own_store: Path):
+    fabricate.replay(Store.open(own_store))
+    assert "No policy is recommended: not enough trajectories" in words(open_page("compare"))
+
+
+def test_a_recommended_policy_is_named_with_its_guarantee(own_store: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(fabricate.MEASURED, fabricate.BOUNDARY, (3, (70, 100), 210))
+    fabricate.replay(Store.open(own_store), trajectories=40)
+    said = open_page("compare").success[0].value
+    assert said.startswith(f"`{fabricate.BOUNDARY}` is recommended (guarantee: ")
+
+
+def test_every_view_draws_what_there_is_and_says_what_is_missing(own_store: Path):
+    fabricate.replay(Store.open(own_store))
+    app = open_page("compare")
+    assert "KV over turns · measured" in words(app)
+    assert "Latency was not measured in this run" in words(view(app, "Seconds per turn"))
+    charts = len(app.get("vega_lite_chart"))
+    assert "Quality by age of the fact · measured" in words(view(app, "Age of the fact"))
+    assert len(app.get("vega_lite_chart")) == charts + 1
+    assert "Quality by family · measured" in words(view(app, "Families"))
+    app.selectbox[1].set_value("delta_nll").run()
+    assert len(whole(app).get("vega_lite_chart")) == charts + 1
+    assert "No closed-loop run of this model" in words(view(app, "Behaviour"))
+
+
+def test_without_answers_the_loss_on_the_recorded_text_is_drawn(own_store: Path):
+    store = Store.open(own_store)
+    run = store.begin("replay", {"model": "m", "policies": ["full", "te"]})
+    same = {"measure": "quality", "status": "ok", "scored_tokens": 10, "family": "a", "trajectory_id": "t"}
+    cells = [same | {"policy": "full", "delta_nll": 0.0, "kv_tokens_peak": 100.0, "top1_agreement": 1.0}]
+    cells += [same | {"policy": "te", "delta_nll": 0.1, "kv_tokens_peak": 50.0, "top1_agreement": 0.9}]
+    run.add({"cells": cells}, key="a")
+    run.finish()
+    text = words(open_page("compare"))
+    assert "Loss on the recorded text · measured" in text
+    assert "no answer in this run has a known truth" in text
+    assert "This run asked no probes" in words(view(open_page("compare"), "Age of the fact"))
+
+
+def test_a_name_from_a_trace_is_no_markup(own_store: Path):
+    store = Store.open(own_store)
+    run = store.begin("replay", {"model": "m", "policies": ["full", "te"]})
+    evil = "![x](http://evil.example/p.png)"
+    same = {"measure": "quality", "status": "ok", "label_scorer": "choice", "probes": 4, "family": evil}
+    same |= {"kv_tokens_peak": 100.0}
+    cells = [
+        same | {"cell_id": f"{policy}{n}", "trajectory_id": f"t{n}", "policy": policy, "answer_accuracy": 0.25}
+        for policy in ("full", "te")
+        for n in range(12)
+    ]
+    run.add({"cells": cells}, key="a")
+    run.finish()
+    app = open_page("compare")
+    assert any("evil" in warning.value for warning in app.warning)
+    assert all("![" not in part.value for part in [*app.warning, *app.info, *app.success])
+
+
+def test_the_table_is_downloaded_as_csv_that_no_spreadsheet_obeys(own_store: Path, monkeypatch: pytest.MonkeyPatch):
+    import streamlit
+
+    given: list[str] = []
+    monkeypatch.setattr(streamlit, "download_button", lambda _, data, *rest, **more: given.append(data))
+    fabricate.replay(Store.open(own_store))
+    open_page("compare")
+    rows = list(csv.DictReader(io.StringIO(given[0])))
+    assert [row["policy"] for row in rows] == list(fabricate.MEASURED)
+    assert float(rows[0]["answer accuracy"]) == 0.75
+    assert rows[2]["answer log-likelihood (nats)"] == "-2.0", "a number stays one"
