@@ -84,7 +84,10 @@ def replay(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Short name, directory, hub id or GGUF (smollm2-135m).")] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help="A policy; repeat for several (default: the demo's). full always runs.")
+        list[str] | None,
+        typer.Option(
+            help="A policy; repeat for several (default: the demo's; closed: the quick demo's). full always runs."
+        ),
     ] = None,
     sweep: Annotated[
         list[str] | None,
@@ -121,7 +124,8 @@ def replay(
         float | None, typer.Option(min=0, help="Of generated actions: 0 (default) is greedy, else drawn with the seed.")
     ] = None,
     max_action_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest generated action, in tokens (128).")
+        int | None,
+        typer.Option(min=1, help="Longest generated action, in tokens (128; closed: twice the longest recorded one)."),
     ] = None,
     actions: Annotated[
         str | None,

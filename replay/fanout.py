@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..console import Progress
@@ -15,7 +16,7 @@ from ..traces.trajectory import Trajectory
 from .actions.choose import grammar_for, require_known
 from .behaviour import action_columns
 from .closed.agent import Speech
-from .closed.run import Closed, Loop
+from .closed.run import Closed, Loop, longest_reply
 from .engine import replay
 from .equal import hold_equal
 from .fitting import LONG, Fitted, Window
@@ -86,6 +87,8 @@ def run_replay(
     stepwise, closed = mode == "stepwise", Closed.of(seed_turns, max_turns) if mode == "closed" else None
     acting = stepwise or closed is not None
     most = MAX_ACTION_TOKENS if max_action_tokens is None else max_action_tokens
+    if closed is not None and max_action_tokens is None:
+        most = longest_reply(trajectories, loaded.tokenizer)
     asking = Asking.of(loaded, most, temperature) if acting else None
     sources = sorted({trajectory.source for trajectory in trajectories}) if acting else []
     calling = {t.source for t in trajectories if any(turn.assistant.tool_calls for turn in t.turns)}
@@ -145,6 +148,8 @@ def run_replay(
     jobs = list(_jobs(cells, trajectories, measure, set(timed)))
     done = run.keys()
     bar = Progress("replay", len(jobs), "cell groups") if progress else None
+    if bar and cells.loop:
+        cells.loop.tell = partial(bar.step, 0)
     try:
         for key, detail, job in jobs:
             if key not in done:

@@ -10,7 +10,7 @@ from ..errors import UserError, unknown
 from ..traces.recall import with_probes
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
-from .policies.registry import DEMO_POLICIES, parse_policy
+from .policies.registry import DEMO_POLICIES, QUICK_POLICIES, parse_policy
 from .sweep import parse_sweep, with_sweeps
 from .weights import DEFAULT_MODEL
 
@@ -73,8 +73,9 @@ def replay_named(
     sweeps = [parse_sweep(spec) for spec in setting("sweeps", sweep, [])]
     if sweeps and reference:
         raise UserError("--equal-size solves the keep ratios anew: the settings of a --sweep would not be those named")
-    # Sweeps without other policies run alone, beside full.
-    chosen = with_sweeps(policies or before.get("policies") or ([] if sweeps else DEMO_POLICIES), sweeps)
+    # Sweeps without other policies run alone, beside full. In a closed loop every reply is generated: few by default.
+    usual = QUICK_POLICIES if going == "closed" else DEMO_POLICIES
+    chosen = with_sweeps(policies or before.get("policies") or ([] if sweeps else usual), sweeps)
     spec = setting("traces", traces, "last")
     same = resume and traces is None and limit is None
     trajectories = _same_again(store, before) if same else _select(store, spec, limit)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ...errors import UserError
-from ...traces.tokens import ProbeTokens, tokenize_probe
+from ...traces.tokens import ProbeTokens, TextTokenizer, tokenize_probe
 from ...traces.trajectory import Trajectory
 from ..forward import Forward
 from ..policies.base import Policy
@@ -22,6 +22,18 @@ from .episode import Episode, seed_turns, turn_limit
 from .repeats import Similarity
 
 SEED_TURNS = 2
+LEAST_REPLY, MOST_REPLY = 32, 128
+
+
+def longest_reply(trajectories: Sequence[Trajectory], tokenizer: TextTokenizer) -> int:
+    """The most tokens of a reply unless told: twice the longest recorded message, within 32 to 128.
+
+    What runs on longer than that has lost its thread, and every turn lasts as long as its longest reply.
+    """
+    said = [turn.assistant for trajectory in trajectories for turn in trajectory.turns]
+    texts = ["\n".join([each.content, *(f"{call.name} {call.arguments}" for call in each.tool_calls)]) for each in said]
+    longest = max((len(tokenizer.encode(text, False)) for text in texts), default=0)
+    return min(MOST_REPLY, max(LEAST_REPLY, 2 * longest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,8 @@ class Loop:
         self._forward, self._grammars, self._settings, self._speech = forward, grammars, settings, speech
         self._library = Library(trajectories, grammars, settings.top)
         self._similar = Similarity(self._library.queries)
+        self.tell: Callable[[str], None] = lambda _: None
+        """Is told how far a trajectory is, after every turn."""
 
     @property
     def spelled(self) -> str:
@@ -71,6 +85,8 @@ class Loop:
         self._begin(actors, trajectory, probes)
         while going := [actor for actor in actors if actor.going]:
             one_round(self._forward, going)
+            turns = max(actor.run[1].turns for actor in going)
+            self.tell(f"{trajectory.id} turn {turns}, {len(going)} policies")
         out: Rows = {"cells": [], "turn_metrics": [], "probes": []}
         for actor in actors:
             if actor.episode is not None and actor.error is None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from kvmill import cli
 from kvmill.replay import fanout
-from kvmill.replay.policies.registry import DEMO_POLICIES, POLICIES
+from kvmill.replay.policies.registry import DEMO_POLICIES, POLICIES, QUICK_POLICIES
 from kvmill.traces.store import Store
 
 from .runs import FULL, TE, replay_run, rows_of
@@ -176,6 +176,13 @@ def test_replay_has_the_documented_defaults_and_prints_results(app: typer.Typer,
     assert (asked["equal_size"], asked["equal_by"]) == (None, None)
     families = [trajectory.family for trajectory in asked["trajectories"]]
     assert (len(families), len(set(families))) == (4, 2)
+
+
+def test_in_closed_mode_few_policies_act_by_default(app: typer.Typer, engine: Engine) -> None:
+    call(app, "replay", "--traces", "samples", "--limit", "2", "--mode", "closed")
+    assert engine.asked["policies"] == list(QUICK_POLICIES)
+    call(app, "replay", "--traces", "samples", "--limit", "2", "--mode", "stepwise")
+    assert engine.asked["policies"] == list(DEMO_POLICIES)
 
 
 def test_both_times_one_trajectory_of_each_family(app: typer.Typer, engine: Engine) -> None:

@@ -198,6 +198,13 @@ def test_a_model_that_does_not_answer_itself_is_too_weak(tmp_path: Path) -> None
     assert profile.extra_turns_source.endswith("with m: model too weak")
 
 
+def test_however_many_pairs_tell_a_model_that_is_too_weak_enters_no_profile(tmp_path: Path) -> None:
+    weak = {f"w{n}": ((24, "turn_limit"), (9, "no_action")) for n in range(11)}
+    store = closed(tmp_path, {**many(), **weak})
+    assert summary(store)["policies"][1]["extra_turns_n"] == 10
+    assert profiles(store)[TE].extra_turns is None
+
+
 def test_half_without_an_answer_is_not_more_than_half(tmp_path: Path) -> None:
     half = {"a": ((9, "no_action"), (9, "answered")), "b": ((10, "answered"), (12, "answered"))}
     assert summary(closed(tmp_path, half))["model_too_weak"] is None
