@@ -26,7 +26,7 @@ from .gate_nouns import (
 )
 from .statistics import FEW, difference
 
-LEVEL = 0.05
+LEVEL = 0.025  # one tail of a two-sided 95 % interval
 OF_FULL, OF_OTHERS = ("nll",), ("delta_nll", "kl")  # full's own ΔNLL and KL are 0 by definition
 
 

@@ -18,7 +18,7 @@ from kvmill.traces.trajectory import Message, Trajectory
 INGEST = "ingest-nights"
 TE, AM = "te(proxy=assistant,delay=1,keep=0.2)", "am(proxy=assistant,delay=1,keep=0.2,fallback=none)"
 POLICIES = (TE, AM)
-PER_FAMILY, CHARACTERS = 10, 160
+PER_FAMILY, CHARACTERS = 10, 120
 
 
 def filled(where: Path, turns: int = 3) -> Store:
