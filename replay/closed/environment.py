@@ -27,7 +27,7 @@ NOTHING_FOUND = "No results."
 TOP = 1  # results of a search: most tools return a list of hits as one text
 _SEARCHES = {"search", "query", "retrieve", "retrieval", "lookup"}
 _QUERIES = {"query", "q", "question", "keywords", "search", "search_query", "search_term", "search_terms"}
-_NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_NAME_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _LITERALS = {"true", "false", "null", "none"}
 _UNTYPED = {"qwen-xml"}  # grammars in which a number cannot be told from its text
 _LONGEST_NAME = 60
@@ -100,7 +100,8 @@ class Library:
         self.top = top
         self.finder = Finder(texts)
         self.queries = tuple(_queries(trajectories, grammars))
-        self.fingerprint = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+        said = "\0".join([*texts, "\0", *sorted(self.queries)])  # queries tell how rare a repeat is
+        self.fingerprint = hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def _queries(trajectories: Sequence[Trajectory], grammars: Mapping[str, str]) -> Iterator[str]:

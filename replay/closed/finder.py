@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-_WORD = re.compile(r"\w+")
+_EACH = "\u3040-\u30ff\u3400-\u9fff"  # written without blanks: every character is a word
+_WORD = re.compile(rf"[{_EACH}]|[^\W{_EACH}]+")
 K1, B = 1.5, 0.75
 LEAST = 0.25  # of the query's weight that a result must hold, else it is none
 

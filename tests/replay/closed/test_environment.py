@@ -88,6 +88,9 @@ def test_the_samples_search_in_their_own_text() -> None:
         ("search", {"query": "x y"}, "x y"),
         ("searchDocs", {"text": "x", "limit": 3, "fuzzy": True, "after": None}, "x"),
         ("kb_lookup", {"term": "x"}, "x"),
+        ("HTTPSearch", {"text": "x"}, "x"),
+        ("RAGQuery2", {"text": "x"}, "x"),
+        ("searcher", {"text": "x"}, None),
         ("retrieve", {"text": "x", "k": "5"}, "x"),
         ("ask", {"query": "x"}, "x"),
         ("ask", {"who": "x"}, None),
@@ -143,9 +146,28 @@ def test_equal_texts_are_found_once_and_ties_go_to_the_first() -> None:
     assert Finder(["a b", "a c", "a b"]).find("a", 9) == ["a b", "a c"]
 
 
-def test_the_fingerprint_is_of_what_can_be_found() -> None:
+def test_a_search_made_again_is_one_however_it_was_answered() -> None:
+    place = world(recorded())
+    for name in ("search", "web_search"):
+        said = [place.answer(action(name, {"query": "keeper of the Willow"})) for _ in range(3)]
+        assert [each.repeated for each in said] == [False, True, True]
+    assert not place.answer(action("search", {"query": "keeper of the willow"})).repeated
+
+
+def test_text_without_blanks_is_searched_by_its_characters() -> None:
+    texts = ["北京是中国的首都。", "パリはフランスの首都です。", "Seoul is in Korea, 韓国."]
+    finder = Finder(texts)
+    assert finder.find("中国首都") == [texts[0]]
+    assert finder.find("フランス") == [texts[1]]
+    assert finder.find("Seoul 韓国", 9) == [texts[2]]
+
+
+def test_the_fingerprint_is_of_what_can_be_found_and_was_asked() -> None:
     one, two = recorded("a"), sample("s")
     same = [Library(runs, GRAMMARS).fingerprint for runs in ([one, two], [two, one])]
     assert same[0] == same[1]
     assert Library([two], GRAMMARS).fingerprint != same[0]
+    asked = recorded("a", [turn("search", {"query": "another"}, PAGES[query]) for query in PAGES])
+    pages = recorded("a", [turn("search", {"query": query}, PAGES[query]) for query in PAGES])
+    assert Library([asked], GRAMMARS).fingerprint != Library([pages], GRAMMARS).fingerprint
     assert set(Library([one, two], GRAMMARS).queries) == set(PAGES)

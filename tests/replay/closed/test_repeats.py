@@ -26,6 +26,9 @@ def test_words_spelled_again_are_near_and_another_name_is_not() -> None:
     asked = ["population of the city of Seoul in 2023", "population of the city of Seoul in 2024"]
     assert repeats(asked, [], similar) == (0, 1)
     assert repeats(["keeper of Birch station"], ["keeper of Willow station"], similar) == (0, 0)
+    close = "population of Seoul in 2023", "population of the city of Seoul in 2023"
+    assert 0.75 < Similarity()(*close) < NEAR
+    assert repeats(close[:1], close[1:], Similarity()) == (0, 0), "above 0.9, not merely alike"
     # What stands in every query weighs less than what tells them apart.
     pair = KNOWN[0], KNOWN[2]
     assert similar(*pair) < Similarity()(*pair) < NEAR
