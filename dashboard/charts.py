@@ -63,14 +63,14 @@ def colour(rows: Rows, *, legend: bool = True) -> alt.Color:
     """The colours of the groups that occur."""
     names = _present(rows)
     scale = alt.Scale(domain=names, range=[MARKS[name][0] for name in names])
-    return alt.Color("group:N", title="policy", scale=scale, legend=alt.Legend() if legend else None)
+    return alt.Color("group:N", title="policy", scale=scale, legend=alt.Legend(symbolOpacity=1) if legend else None)
 
 
 def shape(rows: Rows, *, legend: bool = True) -> alt.Shape:
     """The shapes of the groups that occur; with `colour` they share one legend."""
     names = _present(rows)
     scale = alt.Scale(domain=names, range=[MARKS[name][1] for name in names])
-    return alt.Shape("group:N", title="policy", scale=scale, legend=alt.Legend() if legend else None)
+    return alt.Shape("group:N", title="policy", scale=scale, legend=alt.Legend(symbolOpacity=1) if legend else None)
 
 
 def dashes(rows: Rows) -> alt.StrokeDash:

@@ -240,4 +240,4 @@ def shares(rows: Rows, names: dict[str, str], title: str) -> alt.LayerChart:
         y=y, yOffset=offset, x=alt.X("low:Q", title=title), x2="high:Q", color=hue
     )
     zero = alt.Chart(alt.Data(values=[{"at": 0}])).mark_rule(color=theme.GREY, strokeDash=[5, 4]).encode(x="at:Q")
-    return alt.LayerChart(layer=[zero, rule, point]).properties(height=60 + 40 * max(1, len(order)))
+    return alt.LayerChart(layer=[zero, rule, point]).properties(height=130 + 44 * max(1, len(order)))

@@ -8,6 +8,7 @@ has the standard error √(n/(n−1)·Σ(T−rB)²)/ΣB (Cochran, Sampling Techn
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -121,18 +122,18 @@ def _ratios(store: Store, own: str, params: Sequence[Any], metric: str) -> Rows:
         """,
         params,
     )
-    return [with_interval(row, share=metric in _IN_SHARE) for row in rows]
+    bounds = {"least": 0.0, "most": 1.0} if metric in _IN_SHARE else {}
+    return [with_interval(row, **bounds) for row in rows]
 
 
-def with_interval(row: Row, *, share: bool = False, confidence: float = 0.95) -> Row:
-    """A row with `low` and `high` from its `value`, standard `error` and `n`; a `share` stays between 0 and 1."""
+def with_interval(row: Row, *, least: float = -math.inf, most: float = math.inf, confidence: float = 0.95) -> Row:
+    """A row with `low` and `high` from its `value`, standard `error` and `n`, within what is possible at all."""
     if row["error"] is None:
         return row | {"low": None, "high": None}
     from scipy.special import stdtrit
 
     half = float(stdtrit(row["n"] - 1, 1 - (1 - confidence) / 2)) * row["error"]
-    low, high = row["value"] - half, row["value"] + half
-    return row | ({"low": max(0.0, low), "high": min(1.0, high)} if share else {"low": low, "high": high})
+    return row | {"low": max(least, row["value"] - half), "high": min(most, row["value"] + half)}
 
 
 def latency_parts(store: Store, run_id: str) -> Rows:
@@ -160,7 +161,7 @@ def latency_parts(store: Store, run_id: str) -> Rows:
         """,
         [run_id],
     )
-    return [with_interval(row) | {"turn_s": row["value"]} for row in rows]
+    return [with_interval(row, least=0.0) | {"turn_s": row["value"]} for row in rows]
 
 
 def ttft_over_turns(store: Store, run_id: str) -> Rows:

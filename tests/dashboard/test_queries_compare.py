@@ -86,9 +86,9 @@ def test_the_interval_of_a_group_is_that_of_a_ratio_of_sums_with_trajectories_as
     assert (found["low"], found["high"]) == pytest.approx((low, high))
 
 
-def test_a_share_stays_between_0_and_1_and_one_trajectory_has_no_interval():
+def test_an_interval_stays_within_what_is_possible_and_one_trajectory_has_none():
     row = {"value": 0.95, "error": 0.2, "n": 5}
-    assert queries.with_interval(row, share=True)["high"] == 1.0
+    assert queries.with_interval(row, least=0.0, most=1.0)["high"] == 1.0
     assert queries.with_interval(row)["high"] > 1.0
     assert queries.with_interval(row | {"error": None})["low"] is None
 
