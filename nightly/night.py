@@ -21,10 +21,10 @@ from .choice import Choice, choose
 from .config import REPLAY, NightConfig
 from .machine import machine_type
 from .reports import clear, write
-from .rerun import measure_elsewhere
+from .rerun import measure_elsewhere, require_other_code
 
 EXIT_CODES = {GREEN: 0, "undecided": 4, "regression": 5, "incomplete": 6}
-_MACHINE = ("dtype", "device", "threads")  # the baseline runs again as tonight does, not as it did then
+_TONIGHT = ("dtype", "device", "threads", "measure", "latency_repeats")  # of a baseline that runs again
 
 
 def run_night(
@@ -38,7 +38,9 @@ def run_night(
     clear(config)  # a report of an earlier night must not pass for tonight's
     chosen, machine = choose(store, config), machine_type()
     base = find(store, config.name, baseline)
-    if base and not rerun:
+    if rerun:
+        require_other_code(config)
+    elif base:
         require_comparable(base, machine, config.replay.get("dtype"))
     settings = {"name": config.name, "machine": machine, "pinned": sorted(chosen.pinned), "rerun": rerun}
     night = store.begin(NIGHT, settings)
@@ -120,7 +122,7 @@ def _again(
     tonight = store.info(replay).config
     was = base.replay.config if base else tonight
     settings = {key: was[key] for key in REPLAY if was.get(key) is not None}
-    settings |= {key: tonight[key] for key in _MACHINE} | {"actions": config.replay.get("actions")}
+    settings |= {key: tonight[key] for key in _TONIGHT} | {"actions": config.replay.get("actions")}
     if config.other_code:
         return measure_elsewhere(store, config, settings, chosen.trajectories)
     return _replay(store, settings, chosen.trajectories, progress) if base else None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,14 @@ from .config import NightConfig
 TABLES = ("cells", "turn_metrics", "probes", "kept")
 _SWITCHES = ("include_compacted",)
 _NOT_FLAGS = ("policies", "latency_repeats")
+
+
+def require_other_code(config: NightConfig) -> None:
+    """UserError where the baseline's interpreter or checkout is not there: before tonight's replay, not after it."""
+    if config.baseline_python and not shutil.which(config.baseline_python):
+        raise UserError(f"baseline_python {config.baseline_python}: no such program")
+    if config.baseline_checkout and not (_checkout(config.baseline_checkout) / "cli.py").is_file():
+        raise UserError(f"baseline_checkout {config.baseline_checkout}: no checkout of kvmill")
 
 
 def measure_elsewhere(
@@ -42,16 +51,17 @@ def measure_elsewhere(
         return _taken_over(store, there, _run(command, _environment(config, Path(folder)), Path(folder)))
 
 
+def _checkout(path: Path) -> Path:
+    return path.expanduser().resolve()
+
+
 def _environment(config: NightConfig, folder: Path) -> dict[str, str]:
     """Where a checkout is given it is what `import kvmill` finds, whatever is installed."""
     environment = {key: value for key, value in os.environ.items() if key != "KVMILL_STORE"}
     if config.baseline_checkout is None:
         return environment
-    checkout = config.baseline_checkout.expanduser().resolve()
-    if not (checkout / "cli.py").is_file():
-        raise UserError(f"baseline_checkout {config.baseline_checkout}: no checkout of kvmill")
     (folder / "code").mkdir()
-    (folder / "code" / "kvmill").symlink_to(checkout, target_is_directory=True)
+    (folder / "code" / "kvmill").symlink_to(_checkout(config.baseline_checkout), target_is_directory=True)
     return environment | {"PYTHONPATH": str(folder / "code")}
 
 
@@ -67,10 +77,7 @@ def _flags(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> str:
-    try:
-        done = subprocess.run(command, env=dict(environment), cwd=folder, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise UserError(f"baseline_python {command[0]}: {error.strerror}") from None
+    done = subprocess.run(command, env=dict(environment), cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode not in (0, Incomplete.exit_code):
         said = done.stderr.strip().splitlines() or ["it said nothing"]
         raise UserError(f"the baseline's code failed with exit code {done.returncode}: {said[-1]}")
