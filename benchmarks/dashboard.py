@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import resource
+import secrets
 import sys
 import tempfile
 import time
@@ -20,13 +21,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
 from kvmill.benchmarks.dashboard_store import fill
 from kvmill.console import note, table
-from kvmill.dashboard import queries_compare, snapshot
 from kvmill.replay import statistics
 from kvmill.traces.store import Store
 
@@ -62,33 +63,30 @@ def opened(page: str, address: dict[str, str]) -> tuple[float, float]:
     return took[0], took[1]
 
 
-def forget() -> None:
-    """Drop what earlier pages remembered of any store."""
-    queries_compare.forget()
-    snapshot.forget()
-    statistics._drawn.cache_clear()
-
-
 def measured(trajectories: int, repeats: int) -> list[dict[str, Any]]:
     """A row per page: the median of the first and of the next visits, in seconds."""
-    rows: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as small, tempfile.TemporaryDirectory() as large:
-        os.environ["KVMILL_STORE"] = small
-        for page, address in visits(fill(Store.open(Path(small)), SMALL, nights=3)):
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        small, large = Path(folder, "small"), Path(folder, "large")
+        os.environ["KVMILL_STORE"] = str(small)
+        for page, address in visits(fill(Store.open(small), SMALL, nights=3)):
             opened(page, address)
         note(f"drawing a store of {trajectories:,} trajectories")
-        os.environ["KVMILL_STORE"] = large
-        todo = visits(fill(Store.open(Path(large)), trajectories))
-        for page, address in todo:
+        for page, address in visits(fill(Store.open(large), trajectories)):
             name = f"{page}: {address['view'].lower()}" if "view" in address else page
             note(name)
-            found = []
-            for _ in range(repeats):
-                forget()
-                found.append(opened(page, address))
-            first, again = (sorted(taken)[len(taken) // 2] for taken in zip(*found, strict=True))
-            rows[name] = {"page": name, "first_s": first, "again_s": again}
-    return list(rows.values())
+            first, again = zip(*(opened_anew(large, page, address) for _ in range(repeats)), strict=True)
+            rows.append({"page": name, "first_s": median(first), "again_s": median(again)})
+    return rows
+
+
+def opened_anew(store: Path, page: str, address: dict[str, str]) -> tuple[float, float]:
+    """`opened` on a store of which nothing is remembered: what is, goes by the store's place, so it gets a new one."""
+    place = store.with_name(secrets.token_hex(4))
+    place.symlink_to(store)
+    os.environ["KVMILL_STORE"] = str(place)
+    statistics._drawn.cache_clear()
+    return opened(page, address)
 
 
 def figures(rows: Sequence[dict[str, Any]], trajectories: int) -> dict[str, Any]:

@@ -65,12 +65,6 @@ def _recommended(path: Path, run_id: str, generation: int) -> Row:
     return recommend(snapshot(Store(path)), run_id)
 
 
-def forget() -> None:
-    """Drop what was remembered of runs."""
-    _measured.cache_clear()
-    _recommended.cache_clear()
-
-
 def by_family(store: Store, run_id: str, metric: str, hidden: Sequence[str] = ()) -> Rows:
     """`metric` by family (`grp`) and policy: `value`, `low`, `high`, `n` trajectories. `hidden` families are left out.
 

@@ -44,11 +44,6 @@ def snapshot(store: Store) -> Snapshot:
     return store if isinstance(store, Snapshot) else _of(store.path.absolute())
 
 
-def forget() -> None:
-    """Drop the connections that are kept."""
-    _of.cache_clear()
-
-
 def rows_of(store: Store, sql: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:
     """The answer to one question as plain dictionaries. UserError for a damaged store."""
     return snapshot(store).query(sql, params).to_pylist()
