@@ -14,6 +14,7 @@ import os
 import platform
 import resource
 import secrets
+import shutil
 import sys
 import tempfile
 import time
@@ -26,9 +27,11 @@ from typing import Any
 
 from streamlit.testing.v1 import AppTest
 
+from kvmill.api import plan
 from kvmill.benchmarks.dashboard_store import fill
 from kvmill.console import note, table
 from kvmill.replay import statistics
+from kvmill.replay.policies.registry import QUICK_POLICIES
 from kvmill.traces.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,16 +66,28 @@ def opened(page: str, address: dict[str, str]) -> tuple[float, float]:
     return took[0], took[1]
 
 
+def planned(store: Store) -> Path:
+    """The folder of a real plan, for the page Capacity."""
+    slo = {"ttft_p95": 2.0, "tpot_p95": 0.05}
+    found = plan("samples", "qwen3.5-27b", "h200", policies=QUICK_POLICIES, slo=slo, store=store, replications=3)
+    return store.folder(found["run"])
+
+
 def measured(trajectories: int, repeats: int) -> list[dict[str, Any]]:
     """A row per page: the median of the first and of the next visits, in seconds."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         small, large = Path(folder, "small"), Path(folder, "large")
         os.environ["KVMILL_STORE"] = str(small)
-        for page, address in visits(fill(Store.open(small), SMALL, nights=3)):
+        runs = fill(Store.open(small), SMALL, nights=3)
+        note("a plan")
+        folder_of_plan = planned(Store.open(small))
+        for page, address in visits(runs):
             opened(page, address)
         note(f"drawing a store of {trajectories:,} trajectories")
-        for page, address in visits(fill(Store.open(large), trajectories)):
+        runs = fill(Store.open(large), trajectories)
+        shutil.copytree(folder_of_plan, large / "runs" / folder_of_plan.name)
+        for page, address in visits(runs):
             name = f"{page}: {address['view'].lower()}" if "view" in address else page
             note(name)
             first, again = zip(*(opened_anew(large, page, address) for _ in range(repeats)), strict=True)

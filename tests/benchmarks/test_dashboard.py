@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import fabricate
 import pytest
 
 from kvmill.benchmarks import dashboard as bench
@@ -32,18 +33,24 @@ def test_the_store_has_200_turn_rows_per_trajectory_and_reads_like_a_real_one(tm
     assert {row["kept"] for row in shares if row["policy"] == "full"} == {1.0}
 
 
-def test_every_page_is_opened_and_timed(
+def test_every_page_is_visited() -> None:
+    pages = {page for page, _ in bench.visits({"replay": "r"})}
+    files = {path.stem for path in (bench.ROOT / "dashboard" / "app_pages").glob("*.py")} - {"__init__"}
+    assert pages == files, "a page that is not timed may be slow"
+
+
+def test_pages_are_timed_on_a_large_store_and_the_figures_are_kept(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bench, "FIGURES", tmp_path / "dashboard.json")
-    monkeypatch.setattr(bench, "SMALL", 12)
+    monkeypatch.setattr(bench, "SMALL", 4)
+    monkeypatch.setattr(bench, "planned", lambda store: store.folder(fabricate.plan(store)))
+    monkeypatch.setattr(bench, "visits", lambda runs: [("regressions", {}), ("inspector", {"run": runs["replay"]})])
     monkeypatch.setattr(sys, "argv", ["bench", "--trajectories", "12", "--repeats", "1", "--write", "--json"])
     bench.main()
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert json.loads((tmp_path / "dashboard.json").read_text()) == found
-    pages = {row["page"].partition(":")[0] for row in found["rows"]}
-    files = {path.stem for path in (bench.ROOT / "dashboard" / "app_pages").glob("*.py")} - {"__init__"}
-    assert pages == files, "a page that is not timed may be slow"
+    assert [row["page"] for row in found["rows"]] == ["regressions", "inspector"]
     assert all(row["first_s"] > 0 and row["again_s"] > 0 for row in found["rows"])
 
 
