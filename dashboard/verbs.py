@@ -21,13 +21,14 @@ from . import slots
 # The folders of `cli` whose commands answer with an object, in its order.
 FOLDERS = (
     "kvmill.demo",
+    "kvmill.nightly.commands",
     "kvmill.traces.commands",
     "kvmill.replay.commands",
     "kvmill.replay.judges.commands",
     "kvmill.simulator.commands",
     "kvmill.simulator.calibration.commands",
 )
-HEAVY = ("demo", "replay", "plan", "validate", "judge")  # the machine has room for one of these at a time
+HEAVY = ("demo", "nightly", "replay", "plan", "validate", "judge")  # the machine has room for one of these at a time
 OURS = ("store", "as_json", "context")  # set by the supervisor, or by typer
 _NOT_A_JOB = {"--serve"}  # would never end
 

@@ -28,7 +28,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
 
 @pytest.fixture(scope="module")
 def schema(service: Service) -> BaseSchema:
-    return schemathesis.openapi.from_asgi(DOCUMENT, application(service), headers=BEARER)
+    return schemathesis.openapi.from_asgi(DOCUMENT, application(service), headers=dict(BEARER))
 
 
 def _asked() -> list[tuple[Route, GenerationMode]]:
@@ -47,7 +47,7 @@ def test_generated_requests_are_answered_as_the_document_says(route: Route, mode
     @settings(max_examples=10, suppress_health_check=list(HealthCheck))
     @given(case=schema[route.path][route.method].as_strategy(generation_mode=mode))
     def check(case: schemathesis.Case) -> None:
-        case.call_and_validate(headers=BEARER)
+        case.call_and_validate(headers=dict(BEARER))
 
     check()
 
@@ -62,7 +62,7 @@ def test_what_exists_is_answered_with_what_the_document_promises(service: Servic
         names = {parameter.name for parameter in operation.path_parameters}
         if operation.method.upper() == "GET" and names <= set(told):
             case = operation.Case(path_parameters={name: told[name] for name in names})
-            assert case.call_and_validate(headers=BEARER).status_code == (409 if "result" in case.path[-6:] else 200)
+            assert case.call_and_validate(headers=dict(BEARER)).status_code == (409 if "result" in case.path[-6:] else 200)
             seen.add(operation.path)
     assert {"/api/v1/runs/{run}/rows/{table}", "/api/v1/jobs/{job}/log", "/healthz"} <= seen
 
