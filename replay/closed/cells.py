@@ -112,6 +112,7 @@ def _judged(trajectory: Trajectory, episode: Episode, probes: Sequence[ProbeAnsw
     choices = [probe.correct for probe in probes]
     try:
         found = judge_answer(trajectory, episode.answer or "", done, choices=choices)
+        idle = judge_answer(trajectory, "", seeded).verdict  # nothing is done after what was recorded
     except UserError as error:
         return {"answer_verdict": str(error)}
     known = found.verdict.correct is not None
@@ -120,7 +121,7 @@ def _judged(trajectory: Trajectory, episode: Episode, probes: Sequence[ProbeAnsw
         "answer_correct": found.verdict.correct,
         "answer_score": found.verdict.score if known else None,
         "answer_verdict": found.verdict.reason,
-        "no_op_accuracy": None if found.no_op.correct is None else float(found.no_op.correct),
+        "no_op_accuracy": None if idle.correct is None else float(idle.correct),
     }
 
 
