@@ -90,6 +90,11 @@ def nights(store: Store, name: str) -> list[RunInfo]:
     return [night for night in store.runs(NIGHT, "complete") if night.config.get("name") == name]
 
 
+def last_success(store: Store, name: str) -> str | None:
+    """When the newest green night ended (ISO 8601, UTC); None where none did."""
+    return next((night.finished_at for night in nights(store, name) if night.config.get("verdict") == GREEN), None)
+
+
 def history(store: Store, name: str, machine: str) -> dict[tuple[str, str, str], list[Past]]:
     """Latency of earlier nights on this machine by policy, family and figure, newest first.
 

@@ -14,8 +14,8 @@ from ..traces.trajectory import Trajectory
 from .config import NightConfig
 
 _NEWEST = (
-    "SELECT trajectory_id, any_value(family) AS family, max(created_at) AS at FROM trajectories "
-    "JOIN runs USING (run_id) GROUP BY trajectory_id ORDER BY at DESC, trajectory_id"
+    "SELECT trajectory_id, any_value(family) AS family, max(created_at) AS added FROM trajectories "
+    "JOIN runs USING (run_id) GROUP BY trajectory_id ORDER BY added DESC, trajectory_id"
 )
 
 

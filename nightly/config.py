@@ -1,41 +1,4 @@
-"""What a night does, in TOML. Every key, with its default where it has one:
-
-name = "nightly"                 # baselines and history are kept by name
-folder = "kvmill-nightly"        # reports are written here, beside where the command runs
-prometheus = "kvmill.prom"       # text file for a node exporter; none unless given
-baseline_python = "/opt/old/bin/python"   # for --rerun-baseline: the interpreter that has the old code,
-baseline_checkout = "/src/kvmill-old"     # and a checkout of it; either or both, else this code runs again
-
-[traces]
-pinned = ["samples"]             # the same every night: a bundled set, an id, or source=NAME,family=NAME
-per_family = 10                  # of these at most so many of each family, by id; all unless given
-newest = 20                      # beside them the newest of the store, families in turn; 0 unless given
-newest_from = "source=openhands" # of which ones; all unless given
-
-[replay]                         # as the flags of `kvmill replay`, with its defaults
-model = "smollm2-135m"
-policies = ["te(proxy=assistant,delay=1,keep=0.2)"]
-measure = "both"
-
-[gate]                           # margins, in the figure's own unit; false: not tested
-answer_accuracy = 0.05           # largest loss, 0.05 = 5 points
-delta_nll = 0.02                 # largest growth, nats per token
-kl = 0.02
-nll = 0.02                       # of `full` only, whose ΔNLL and KL are 0
-action_match = 0.05              # stepwise replay
-answer_correct = 0.05            # closed-loop replay
-kv_tokens_peak = 0.01            # largest growth of the peak KV, a share of the baseline's
-kept = 0.02                      # largest share of kept rows that may be other tokens than in the baseline
-
-[gate.peak_share]                # what a policy promises: its peak KV, a share of full's
-"te(proxy=assistant,delay=1,keep=0.2)" = 0.5
-
-[plan]                           # plans the fleet anew with tonight's quality; left out unless given
-workload = "long-agents"
-model = "qwen3.5-27b"
-gpu = "h200"
-slo = ["ttft_p95=2", "tpot_p95=0.05"]     # and other flags of `kvmill plan`, as agents = 400
-"""
+"""What a night does, in TOML: `docs/nightly.md` has every key with its default. Unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -48,6 +11,8 @@ from typing import Any
 
 from ..errors import UserError, unknown
 from ..replay.gate_nouns import METRICS, Rules
+from ..replay.policies.registry import parse_policies, parse_policy
+from ..replay.start import MEASURES, MODES
 
 TEXTS = ("name", "folder", "prometheus", "baseline_python", "baseline_checkout")
 TABLES = ("traces", "replay", "gate", "plan")
@@ -120,8 +85,6 @@ def load_config(path: str | Path) -> NightConfig:
     for key in ("per_family", "newest"):
         if chosen[key] is not None and chosen[key] < (1 if key == "per_family" else 0):
             raise UserError(f"{where}: traces: {key} = {chosen[key]}: give 1 or more")
-    _known(tables["replay"], REPLAY, f"{where}: replay")
-    replay = {key: _of(tables["replay"], key, REPLAY[key], f"{where}: replay") for key in tables["replay"]}
     checkout = texts["baseline_checkout"]
     return NightConfig(
         name=texts["name"] or "nightly",
@@ -133,10 +96,20 @@ def load_config(path: str | Path) -> NightConfig:
         per_family=chosen["per_family"],
         newest=chosen["newest"] or 0,
         newest_from=chosen["newest_from"] or "all",
-        replay=replay,
+        replay=_replay(tables["replay"], f"{where}: replay"),
         rules=_rules(tables["gate"], f"{where}: gate"),
         plan=_plan(tables["plan"], f"{where}: plan"),
     )
+
+
+def _replay(raw: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    _known(raw, REPLAY, where)
+    settings = {key: _of(raw, key, REPLAY[key], where) for key in raw}
+    for key, known in (("mode", MODES), ("measure", MEASURES)):
+        if settings.get(key) not in (None, *known):
+            raise unknown(key, settings[key], known, where)
+    parse_policies(settings.get("policies", ()))  # before a night is spent on it
+    return settings
 
 
 def _rules(raw: Mapping[str, Any], where: str) -> Rules:
@@ -149,8 +122,6 @@ def _rules(raw: Mapping[str, Any], where: str) -> Rules:
     shares = raw.get("peak_share", {})
     if not isinstance(shares, Mapping):
         raise UserError(f"{where}: peak_share: give a table of policies and shares")
-    from ..replay.policies.registry import parse_policy
-
     promised = {str(parse_policy(name)): _margin(shares, name, f"{where}: peak_share", None) for name in shares}
     return Rules(
         margins,

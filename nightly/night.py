@@ -16,7 +16,16 @@ from ..replay.gate_speed import speed_findings
 from ..traces.recall import with_probes
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
-from .baseline import GREEN, NIGHT, Baseline, find, history, nights, require_alike, require_comparable
+from .baseline import (
+    GREEN,
+    NIGHT,
+    Baseline,
+    find,
+    history,
+    last_success,
+    require_alike,
+    require_comparable,
+)
 from .choice import Choice, choose
 from .config import REPLAY, NightConfig
 from .machine import machine_type
@@ -74,7 +83,7 @@ def run_night(
         "notes": notes,
         "started_s": started,
         "duration_s": time.time() - started,
-        "last_success": next((n.finished_at for n in nights(store, config.name) if n.config["verdict"] == GREEN), None),
+        "last_success": last_success(store, config.name),
     }
     return out | {"files": write(config, out)}
 

@@ -82,6 +82,7 @@ def test_every_command_of_the_contract_exists(app):
         "sql",
         "dashboard",
         "bench",
+        "nightly",
     }
     assert wanted <= have
 

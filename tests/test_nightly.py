@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -17,6 +18,17 @@ from kvmill.replay.policies.te_state import TokenEvictionState
 from kvmill.traces.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
+PLAN = """
+[plan]
+workload = "samples"
+model = "qwen3-8b"
+gpu = "h100"
+slo = ["ttft_p95=2"]
+agents = 4
+replications = 2
+max_gpus = 4
+sensitivity = false
+"""
 
 
 @pytest.fixture(scope="module")
@@ -125,24 +137,34 @@ def test_a_changed_policy_list_is_exit_5_until_it_is_accepted(accepted, model: s
     assert baseline.find(store, "changed", None).night == found["run"]
 
 
-def test_the_baseline_measured_again_by_other_code_and_the_fleet_planned_anew(
-    accepted, model: str, tmp_path: Path
-) -> None:
+def test_the_baseline_measured_again_by_this_code_is_green(accepted, model: str, tmp_path: Path) -> None:
     store, _ = accepted
-    more = (
-        '[plan]\nworkload = "samples"\nmodel = "qwen3-8b"\ngpu = "h100"\nslo = ["ttft_p95=2"]\nagents = 4\n'
-        "replications = 2\nmax_gpus = 4\nsensitivity = false\n"
-    )
-    config = configured(tmp_path, model, (TE,), more)
-    config.write_text(f'baseline_checkout = "{ROOT}"\n{config.read_text()}')
     known = baseline.find(store, "tiny", None)
     assert known is not None
+    code, found, said = night(store, configured(tmp_path, model, (TE,)), "--rerun-baseline")
+    assert (code, found["verdict"], found["rerun"]) == (0, "green", True), said
+    assert found["baseline"] == known.name
+    assert store.info(found["baseline_replay"]).created_at > store.info(found["replay"]).created_at
+
+
+def test_other_code_is_the_baseline_and_the_fleet_is_planned_anew(accepted, model: str, tmp_path: Path) -> None:
+    """The old checkout kept other tokens: the night finds it, without any accepted night."""
+    store, _ = accepted
+    old = tmp_path / "old"
+    left_out = shutil.ignore_patterns(".*", "tests", "docs", "benchmarks", "__pycache__", "*.egg-info")
+    shutil.copytree(ROOT, old, ignore=left_out)
+    state = old / "replay" / "policies" / "te_state.py"
+    right = "self.select(self.sources(view), view, keep, forced)"
+    assert right in state.read_text()
+    moved = f"(({right} + 1) % view.keys.shape[1]).sort(-1).values"
+    state.write_text(state.read_text().replace(right, moved))
+    config = configured(tmp_path, model, (TE,), PLAN)
+    config.write_text(f'baseline_checkout = "{old}"\n{config.read_text().replace("tiny", "other")}')
     code, found, said = night(store, config, "--rerun-baseline")
-    assert (code, found["verdict"]) == (0, "green"), said
-    assert (found["baseline"], found["rerun"]) == (known.night, True)
+    assert (code, found["verdict"], found["baseline"]) == (5, "regression", None), said
+    assert {(row["policy"], row["metric"]) for row in found["rows"] if row["blocks"]} >= {(TE, "kept")}
     again = store.info(found["baseline_replay"])
     assert again.config["measured_by"]["versions"]["kvmill"]
-    assert again.created_at > store.info(found["replay"]).created_at
     assert again.rows("cells") == store.info(found["replay"]).rows("cells")
     assert {row["policy"] for row in found["plan"]["rows"]} == {"full", TE}
     assert all(row["gpus"] and row["gpus_before"] is None for row in found["plan"]["rows"])
