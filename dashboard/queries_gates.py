@@ -66,6 +66,15 @@ def gates(store: Store, nights: int = 90) -> Rows:
     )
 
 
+def night_of(store: Store, run_id: str) -> Row:
+    """What a night says of itself: `verdict` (green, regression, incomplete, undecided), `replay`, `baseline_replay`.
+
+    None for what it does not say.
+    """
+    config = store.info(run_id).config
+    return {name: config.get(name) for name in ("verdict", "replay", "baseline_replay")}
+
+
 def circumstances(store: Store, before: str, after: str) -> Rows:
     """In what two runs were not alike: settings, device, revision, versions."""
     one, other = store.info(before), store.info(after)

@@ -26,24 +26,24 @@ st.title("Regressions")
 with damage_shown(store):
     nights = queries_gates.gates(store)
     runs = queries_compare.replays(store)
+    night = queries_gates.night_of(store, nights[-1]["run"]) if nights else {}
 
 st.subheader("Nights")
 if nights:
     newest = [row for row in nights if row["run"] == nights[-1]["run"]]
-    bad = [row for row in newest if row["blocks"]]
-    few = [row for row in newest if row["category"] == "INSUFFICIENT"]
-    spoken = f"Newest night, {newest[0]['night']} UTC, run `{newest[0]['run']}`: "
-    if bad:
-        named = "; ".join(
-            f"{row['category']} of {plain(row['policy'])} on {plain(row['family'])}: {plain(row['detail'])}"
-            for row in bad[:MOST_NAMED]
-        )
-        more = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
-        st.error(f"{spoken}blocked. {named}{more}.", icon=":material/error:")
-    elif few:
-        st.warning(f"{spoken}not green: {len(few)} of its rows had too few trajectories.", icon=":material/warning:")
+    spoken = f"Newest night, {newest[0]['night']} UTC, run `{newest[0]['run']}`: {plain(night['verdict'])}."
+    bad = [row for row in newest if row["blocks"] or row["category"] == "INSUFFICIENT"]
+    named = "; ".join(
+        f"{row['category']} of {plain(row['policy'])} on {plain(row['family'])}: {plain(row['detail'])}"
+        for row in bad[:MOST_NAMED]
+    )
+    more = f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+    if night["verdict"] == "green":
+        st.success(spoken, icon=":material/check:")
+    elif any(row["blocks"] for row in bad):
+        st.error(f"{spoken} {named}{more}.", icon=":material/error:")
     else:
-        st.success(f"{spoken}nothing blocks.", icon=":material/check:")
+        st.warning(f"{spoken} {named}{more}" + ("." if bad else ""), icon=":material/warning:")
     lines = {f"{row['policy']} · {row['family']}": (row["policy"], row["family"]) for row in nights}
     st.altair_chart(charts_gates.verdicts(nights), width="stretch")
     st.caption("Each field is one night's worst finding: " + ", ".join(f"{s} {n}" for n, (_, s) in VERDICTS.items()))
@@ -64,11 +64,12 @@ if len(runs) < 2:
     st.write("Two replays are needed to compare: this store has fewer.")
     st.code("kvmill replay --traces samples", language="bash")
     st.stop()
+earlier, later = night.get("baseline_replay"), night.get("replay")
 left, right = st.columns(2)
 with left:
-    before = linked("before", runs, runs[1], label="Before")
+    before = linked("before", runs, earlier if earlier in runs else runs[1], label="Before")
 with right:
-    after = linked("after", runs, runs[0], label="After")
+    after = linked("after", runs, later if later in runs else runs[0], label="After")
 if before == after:
     st.write("Choose two different runs.")
     st.stop()

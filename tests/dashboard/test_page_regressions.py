@@ -39,13 +39,21 @@ def test_an_empty_store_says_that_no_night_was_gated_and_what_to_run(own_store: 
 def test_the_newest_night_is_said_first(own_store: Path):
     store = Store.open(own_store)
     kept_rows.night(store, [GOOD])
-    assert open_page("regressions").success[0].value.endswith("nothing blocks.")
-    kept_rows.night(store, [BAD])
+    assert open_page("regressions").success[0].value.endswith(": green.")
+    kept_rows.night(store, [BAD], "regression")
     said = open_page("regressions").error[0].value
-    assert "blocked. REGRESSION of te" in said
+    assert ": regression. REGRESSION of te" in said
     assert "0\\.3" in said
-    kept_rows.night(store, [GOOD | {"category": "INSUFFICIENT", "n": 3}])
-    assert "not green" in open_page("regressions").warning[0].value
+    kept_rows.night(store, [GOOD | {"category": "INSUFFICIENT", "n": 3, "detail": "too few"}], "undecided")
+    assert "undecided. INSUFFICIENT of te" in open_page("regressions").warning[0].value
+
+
+def test_the_runs_of_the_newest_night_are_the_ones_that_are_compared(own_store: Path):
+    store = Store.open(own_store)
+    runs = [kept_rows.kept_replay(store) for _ in range(4)]
+    kept_rows.night(store, [GOOD], replay=runs[2], baseline_replay=runs[0])
+    before, after = open_page("regressions").selectbox[1:3]
+    assert (before.value, after.value) == (runs[0], runs[2])
 
 
 def test_the_history_of_one_policy_and_family_shows_its_losses(own_store: Path):
@@ -60,7 +68,7 @@ def test_the_history_of_one_policy_and_family_shows_its_losses(own_store: Path):
 
 
 def test_a_family_from_a_trace_is_no_markup(own_store: Path):
-    kept_rows.night(Store.open(own_store), [BAD | {"family": "![x](http://evil.example/p.png)"}])
+    kept_rows.night(Store.open(own_store), [BAD | {"family": "![x](http://evil.example/p.png)"}], "regression")
     assert "![" not in open_page("regressions").error[0].value
 
 

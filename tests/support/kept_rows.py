@@ -59,9 +59,9 @@ def kept_replay(
     return run.id
 
 
-def night(store: Store, rows: list[dict[str, Any]]) -> str:
+def night(store: Store, rows: list[dict[str, Any]], verdict: str = "green", **more: str) -> str:
     """A gated night with these findings, and the id of its run."""
-    run = store.begin("nightly", {"model": "smollm2-135m"})
+    run = store.begin("nightly", {"name": "night", "verdict": verdict, **more})
     run.add({"gates": rows}, key="gates")
     run.finish()
     return run.id
