@@ -54,9 +54,11 @@ def choose(trajectories: Sequence[Trajectory], per_family: int) -> list[Trajecto
 def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dict[str, Any]:
     """Replay and plan; returns the object that `kvmill demo --json` prints. Rows go to the store."""
     from .replay.policies.registry import DEMO_POLICIES, QUICK_POLICIES
+    from .replay.recommend import recommend
     from .replay.results import summary
     from .simulator.answers import plan_named
     from .simulator.commands import steps
+    from .simulator.sentence import sentence
     from .traces.ingest import ingest_samples
     from .traces.samples import load
 
@@ -81,6 +83,8 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
         config={"traces": "samples", "limit": len(chosen)},
         progress=progress,
     )
+    advice = recommend(store, run)
+    policies = [*PLANNED, *({advice["policy"]} - {None, *PLANNED})]
     plans = {}
     for workload in (BESIDE, MAIN):  # the answer's plan last: the newest plan is what others show first
         tick = steps(f"plan {workload}", "simulations", 40) if progress else _silent
@@ -89,15 +93,18 @@ def run_demo(store: Store, *, quick: bool = False, progress: bool = True) -> dic
             PLANNED_MODEL,
             GPU,
             slo=SLO,
-            policies=PLANNED,
+            policies=policies,
             run=run,
             replications=size.replications,
             workers=max(1, min(2, os.cpu_count() or 1)),
             store=store,
             tick=tick,
         )
+    if advice["policy"]:
+        for plan in plans.values():
+            plan["answer"] = sentence(plan, advice["policy"])
     found = assemble(summary(store, run), plans[MAIN], plans[BESIDE], quick=quick)
-    return found | {"trajectories": [trajectory.id for trajectory in chosen]}
+    return found | {"recommendation": advice, "trajectories": [trajectory.id for trajectory in chosen]}
 
 
 def _silent(detail: str) -> None:
@@ -123,13 +130,16 @@ def demo_text(found: Mapping[str, Any], where: Path) -> str:
     from .replay.report import demo_table
 
     beside, at = found["beside"], "" if _default(where) else f" --store {where}"
+    advice = found["recommendation"]
+    advised = f"Recommended: {advice['policy']}" if advice["policy"] else "No policy is recommended yet"
     lines = [found["answer"], ""]
     if found["quick"]:
         lines += ["Quick demo: few trajectories and replications, a first look only.", ""]
     lines += [
         demo_table(found, found["plans"]),
         f"GPUs: {found['gpu'].upper()} serving {found['planned_model']} to {found['workload']} (simulated, "
-        f"{found['replications']} replications); the policy in the sentence is a choice, not a recommendation",
+        f"{found['replications']} replications)",
+        f"{advised} (at a loss of at most {advice['limits']['max_loss']:.0%}): {advice['reason']}",
         "",
         f"The same for the workload `{beside['workload']}`, the replayed trajectories as they are:",
         beside["answer"],

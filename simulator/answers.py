@@ -46,6 +46,17 @@ def profile_of(known: Mapping[str, PolicyProfile], text: str) -> PolicyProfile:
     return PolicyProfile(text)
 
 
+def default_policies(store: Store, run: str | None) -> tuple[str, str]:
+    """`full`, and the policy that the replay recommends; the headline policy where nothing is recommended (yet)."""
+    from ..replay.closed.results import is_closed
+    from ..replay.recommend import recommend
+
+    recorded = [info.run_id for info in store.runs("replay", "complete") if not is_closed(info)]
+    asked = run if run in recorded else next(iter(recorded), None)
+    found = None if asked is None else recommend(store, asked)["policy"]
+    return "full", found or HEADLINE_POLICY
+
+
 def profiles_for(texts: Sequence[str], store: Store, run: str | None) -> dict[str, PolicyProfile]:
     """The profile of each policy and of `full`, `full` first, in the spelling that plans use. UserError on a policy."""
     policies = [str(policy) for policy in parse_policies(list(texts))]
@@ -85,7 +96,7 @@ def plan_named(
     `save` is False. UserError on names, values and combinations that cannot be.
     """
     store = store if isinstance(store, Store) else Store.open(store)
-    slos, texts = parse_slo(slo), list(policies or ("full", HEADLINE_POLICY))
+    slos, texts = parse_slo(slo), list(policies or default_policies(store, run))
     _one_question(method, sweep, max_load, gpus)
     options: dict[str, Any] = {"replications": replications, "seed": seed, "workers": workers, "tick": tick}
     options |= {} if turns is None else {"turns": turns}

@@ -14,6 +14,7 @@ from kvmill.console import plain
 from kvmill.demo import MAIN, PLANNED, QUICK, WHOLE, assemble, choose, demo_text, finish
 from kvmill.errors import Incomplete, NoAnswer
 from kvmill.replay.policies.registry import DEMO_POLICIES, HEADLINE_POLICY, QUICK_POLICIES
+from kvmill.replay.recommend import recommend
 from kvmill.replay.results import summary
 from kvmill.traces.samples import load
 from kvmill.traces.store import Store
@@ -28,7 +29,7 @@ def found(tmp_path: Path):
     store = Store.open(tmp_path / "store")
     run = fabricate.replay(store)
     found = assemble(summary(store, run), fabricate.planned(), fabricate.planned("samples"), quick=False)
-    return found | {"trajectories": ["t-0"]}
+    return found | {"trajectories": ["t-0"], "recommendation": recommend(store, run)}
 
 
 def test_the_same_number_of_each_family_is_replayed():
@@ -71,7 +72,10 @@ def test_text_leads_with_the_answer_then_one_line_per_policy_with_its_gpus(found
     assert delayed.rstrip().endswith("14  13 (12–14)")
     text = "\n".join(lines)
     assert "With te samples needs 14." in text, "the short workload stands beside it"
-    assert "not a recommendation" in text
+    assert f"(at a loss of at most 5%): {found['recommendation']['reason']}" in text
+    assert "No policy is recommended yet (at" in text
+    decided = found | {"recommendation": found["recommendation"] | {"policy": fabricate.DELAYED, "reason": "small"}}
+    assert f"Recommended: {fabricate.DELAYED} (at a loss of at most 5%): small" in demo_text(decided, tmp_path)
     assert f"kvmill dashboard --store {tmp_path / 'store'}" in text
     assert f"kvmill inspect {found['run']} t-0" in text
 
