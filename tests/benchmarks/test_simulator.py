@@ -90,6 +90,7 @@ def test_a_page_without_the_section_is_refused() -> None:
         page("# Nothing\n", {})
 
 
+@pytest.mark.skipif(not bench.FIGURES.exists(), reason="not measured yet: kvmill bench simulator --write")
 def test_the_figures_that_are_kept_hold_what_is_promised() -> None:
     found = json.loads(bench.FIGURES.read_text())
     agents = [row for row in found["rows"] if row["what"] == "agents"]
