@@ -138,9 +138,13 @@ def _plan(raw: Mapping[str, Any], where: str) -> Mapping[str, Any]:
         raise UserError(f"{where}: {', '.join(missing)} missing; [plan] needs {', '.join(PLAN)}")
     from ..simulator.answers import plan_named
     from ..simulator.given import FILL, REPLICA, given
+    from ..simulator.hardware import find_gpu
+    from ..simulator.models import find_geometry
+    from ..simulator.slo import parse_slo
 
     named = {name for function in (plan_named, given) for name in inspect.signature(function).parameters}
     _known(raw, {*named, *FILL, *REPLICA} - _NOT_PLANNED, where)
+    find_geometry(raw["model"]), find_gpu(raw["gpu"]), parse_slo(raw["slo"])  # before a night is spent on it
     return raw
 
 

@@ -34,7 +34,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         ]
     if found["plan"]:
         lines += ["", "## GPUs needed", "", _cell(found["plan"]["answer"]), ""]
-        columns = {"policy": "policy", "gpus_before": "in the baseline", "gpus": "tonight"}
+        columns = {"policy": "policy", "gpus_before": "in the baseline", "gpus": "tonight", "gpus_change": "change"}
         lines += _table(found["plan"]["rows"], columns)
     lines += ["", f"All rows: `kvmill sql \"select * from gates where run_id = '{found['run']}'\"`"]
     return "\n".join(lines) + "\n"

@@ -193,7 +193,9 @@ def _planned(store: Store, config: NightConfig, replay: str, base: Baseline | No
     flags.setdefault("policies", store.info(replay).config["policies"])
     found = plan_named(workload, model, gpu, run=replay, store=store, **flags)
     was = (base.plan if base else None) or {}
-    rows = [
-        {"policy": row["policy"], "gpus": row["gpus"], "gpus_before": was.get(row["policy"])} for row in found["plans"]
-    ]
+    rows = []
+    for row in found["plans"]:
+        now, before = row["gpus"], was.get(row["policy"])
+        change = None if now is None or before is None else now - before
+        rows.append({"policy": row["policy"], "gpus": now, "gpus_before": before, "gpus_change": change})
     return {"run": found.get("run"), "answer": found["answer"], "rows": rows}

@@ -41,7 +41,7 @@ def measure_elsewhere(
     The other code gets the trajectories as an ingest of a store of its own. UserError where it fails.
     """
     with tempfile.TemporaryDirectory(prefix="kvmill-baseline-") as folder:
-        there = Store(Path(folder) / "store")
+        there = Store.open(Path(folder) / "store")
         ingest = there.begin("ingest", {"paths": ["nightly"], "format": "nightly", "redact": False})
         rows = [trajectory_row(trajectory) for trajectory in trajectories]
         ingest.add({"trajectories": rows, "turns": [row for t in trajectories for row in turn_rows(t)]}, key="nightly")

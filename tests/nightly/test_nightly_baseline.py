@@ -31,7 +31,7 @@ def night(store: Store, verdict: str | None = "green", *, name: str = "n", ttft_
 
 
 def test_the_newest_green_night_of_the_same_name_is_the_baseline(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     assert find(store, "n", None) is None
     assert last_success(store, "n") is None
     first = night(store)
@@ -50,7 +50,7 @@ def test_the_newest_green_night_of_the_same_name_is_the_baseline(tmp_path: Path)
 
 
 def test_what_is_accepted_by_hand_is_the_baseline_until_the_next_green_night(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     first, red = night(store), night(store, "regression")
     accept(store, "n", red, HERE)
     assert find(store, "n", None).night == red  # type: ignore[union-attr]
@@ -62,7 +62,7 @@ def test_what_is_accepted_by_hand_is_the_baseline_until_the_next_green_night(tmp
 
 
 def test_a_replay_run_promises_all_its_rows_and_is_of_the_machine_it_was_accepted_on(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     replay = store.info(night(store)).config["replay"]
     by_hand = find(store, "n", replay)
     assert by_hand is not None
@@ -74,7 +74,7 @@ def test_a_replay_run_promises_all_its_rows_and_is_of_the_machine_it_was_accepte
 
 
 def test_other_machines_dtypes_and_modes_are_not_compared(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     night(store)
     found = find(store, "n", None)
     assert found is not None
@@ -92,7 +92,7 @@ def test_other_machines_dtypes_and_modes_are_not_compared(tmp_path: Path) -> Non
 
 
 def test_history_is_of_this_name_and_machine_newest_first_and_marks_slow_nights(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     night(store, ttft_s=1.0)
     night(store, ttft_s=9.0, machine="another")
     night(store, ttft_s=9.0, name="other")
@@ -102,7 +102,7 @@ def test_history_is_of_this_name_and_machine_newest_first_and_marks_slow_nights(
 
 
 def test_accepting_a_slow_night_begins_its_history_anew(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     night(store, ttft_s=1.0)
     slow = night(store, "regression", ttft_s=1.5, slow=True)
     accept(store, "n", slow, HERE)

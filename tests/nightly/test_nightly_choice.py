@@ -32,17 +32,17 @@ def ingested(store: Store, family: str, source: str, names: list[str]) -> None:
 
 
 def test_pinned_ones_are_the_same_every_night_and_limited_by_family(tmp_path: Path) -> None:
-    chosen = choose(Store(tmp_path), config(pinned=("samples",), per_family=3))
+    chosen = choose(Store.open(tmp_path), config(pinned=("samples",), per_family=3))
     assert Counter(t.family for t in chosen.trajectories) == {"operations": 3, "registry": 3}
     assert chosen.pinned == {t.id for t in chosen.trajectories}
     assert chosen.newest == 0
     one = samples.load()[5].id
-    both = choose(Store(tmp_path), config(pinned=(one, "samples")))
+    both = choose(Store.open(tmp_path), config(pinned=(one, "samples")))
     assert len(both.trajectories) == 80
 
 
 def test_newest_ones_come_by_family_in_turn_newest_ingest_first(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     ingested(store, "a", "x", ["a1", "a2", "a3", "a4"])
     ingested(store, "b", "y", ["b1"])
     ingested(store, "a", "y", ["a5"])
@@ -58,7 +58,7 @@ def test_newest_ones_come_by_family_in_turn_newest_ingest_first(tmp_path: Path) 
 
 
 def test_a_pinned_one_is_not_taken_again_as_new(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     ingested(store, "a", "x", ["a1", "a2"])
     chosen = choose(store, config(pinned=("a1",), newest=5))
     assert [t.id for t in chosen.trajectories] == ["a1", "a2"]
@@ -67,4 +67,4 @@ def test_a_pinned_one_is_not_taken_again_as_new(tmp_path: Path) -> None:
 
 def test_nothing_to_replay_is_a_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to replay"):
-        choose(Store(tmp_path), config(newest=5))
+        choose(Store.open(tmp_path), config(newest=5))

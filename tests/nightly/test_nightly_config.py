@@ -92,6 +92,10 @@ def test_false_switches_a_test_off(tmp_path: Path) -> None:
             f'{TRACED}[plan]\nworkload = "a"\nmodel = "b"\ngpu = "c"\nslo = []\nagnets = 3\n',
             "unknown key 'agnets' in nightly.toml: plan. Did you mean 'agents'",
         ),
+        (
+            f'{TRACED}[plan]\nworkload = "a"\nmodel = "qwen3-8b"\ngpu = "h999"\nslo = ["ttft_p95=2"]\n',
+            "unknown GPU 'h999'",
+        ),
         ("name = \n", "not TOML"),
     ],
 )

@@ -30,7 +30,7 @@ def kept(shares: list[float], policy: str = "te") -> list[dict[str, Any]]:
 
 
 def test_a_side_has_what_was_measured_and_nothing_else(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     run = stored(
         store,
         [
@@ -55,7 +55,7 @@ def test_a_side_has_what_was_measured_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_failed_latency_cell_fails_its_trajectory(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     run = stored(store, [row("t", kl=0.1), row("t", measure="latency", status="failed", error="x")])
     assert side(store, run).cells["te", "a"]["t"].status == "failed"
 
@@ -73,12 +73,12 @@ def test_a_failed_latency_cell_fails_its_trajectory(tmp_path: Path) -> None:
 def test_moved_is_the_share_of_kept_rows_that_are_others(
     tmp_path: Path, old: list[float], new: list[float], share: float
 ) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     runs = [stored(store, [row("t")], kept(shares)) for shares in (old, new)]
     assert moved(store, *runs) == {("te", "t"): pytest.approx(share)}
 
 
 def test_moved_says_nothing_of_what_was_not_stored(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store.open(tmp_path)
     one, other = (stored(store, [row("t")]) for _ in range(2))
     assert moved(store, one, other) == {}
