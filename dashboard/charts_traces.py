@@ -20,13 +20,16 @@ def distribution(rows: Rows, title: str, of: str) -> alt.Chart:
     """
     least = min((row["low"] for row in rows if row["low"] > 0), default=1.0)
     bars = [_bar(row, least) for row in rows]
+    ends = [min(bar["low"] for bar in bars), max(bar["high"] for bar in bars)] if bars else [1, 10]
+    scale = alt.Scale(type="log", nice=False, domain=ends)
     return (
         alt.Chart(alt.Data(values=bars))
-        .mark_bar(color=theme.BLUE, opacity=0.85, binSpacing=1)
+        .mark_rect(color=theme.BLUE, opacity=0.85, stroke=theme.GREY, strokeWidth=0.5)
         .encode(
-            x=alt.X("low:Q", title=title, scale=alt.Scale(type="log", nice=False), axis=alt.Axis(format="~s")),
+            x=alt.X("low:Q", title=title, scale=scale, axis=alt.Axis(format="~s")),
             x2="high:Q",
-            y=alt.Y("count:Q", title=of, axis=alt.Axis(tickMinStep=1, format="~s")),
+            y=alt.Y("count:Q", title=of, axis=alt.Axis(tickMinStep=1, format="~s"), scale=_from_zero(rows, "count")),
+            y2=alt.datum(0),
             tooltip=[alt.Tooltip("range:N", title=title), alt.Tooltip("count:Q", title=of, format=",")],
         )
         .properties(height=_HEIGHT)
@@ -35,13 +38,15 @@ def distribution(rows: Rows, title: str, of: str) -> alt.Chart:
 
 def arrivals(rows: Rows) -> alt.Chart:
     """Arrival rate of a request log over its time, as steps."""
+    ends = [0.0, max((row["end_s"] for row in rows), default=1.0)]
     return (
         alt.Chart(alt.Data(values=[dict(row) for row in rows]))
-        .mark_bar(color=theme.BLUE, opacity=0.85)
+        .mark_rect(color=theme.BLUE, opacity=0.85)
         .encode(
-            x=alt.X("start_s:Q", title="time since the first request (s, recorded)", scale=alt.Scale(nice=False)),
+            x=alt.X("start_s:Q", title="time since the first request (s, recorded)", scale=alt.Scale(domain=ends)),
             x2="end_s:Q",
-            y=alt.Y("per_s:Q", title="requests per second (recorded)"),
+            y=alt.Y("per_s:Q", title="requests/s (recorded)", scale=_from_zero(rows, "per_s")),
+            y2=alt.datum(0),
             tooltip=[
                 alt.Tooltip("start_s:Q", title="from (s)", format=",.0f"),
                 alt.Tooltip("end_s:Q", title="to (s)", format=",.0f"),
@@ -51,6 +56,11 @@ def arrivals(rows: Rows) -> alt.Chart:
         )
         .properties(height=_HEIGHT)
     )
+
+
+def _from_zero(rows: Rows, name: str) -> alt.Scale:
+    """Spelled out: Vega would look for the ends before the page has given it the rows, and complain."""
+    return alt.Scale(domain=[0, max((row[name] for row in rows), default=1)], nice=True)
 
 
 def _bar(row: Any, least: float) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def _lines(before: list[str]) -> None:
         if job.ended:
             st.rerun()
         _progress(job)
-        st.page_link(JOBS_PAGE, label=f"{job.verb}: log and cancel", query_params={"job": id})
+        st.page_link(JOBS_PAGE, label="Log and cancel", icon=":material/arrow_forward:", query_params={"job": id})
 
 
 def _panel(id: str, live: bool) -> None:

@@ -67,9 +67,12 @@ def coming(service: Service) -> None:
     id = st.session_state.get(_COMING)
     if id is None:
         return
-    watch(id)
     with refusal_shown():
         job = service.jobs.get(id)
+        if job.state == "done":
+            st.success(f"{job.verb}: done after {queries_jobs.took(job)}, job {id}", icon=":material/check:")
+        else:
+            watch(id)
         if job.ended and job.status.run and st.session_state.get(_TOLD) != id:
             st.session_state[_TOLD] = id
             st.query_params["ingest"] = job.status.run
@@ -174,11 +177,15 @@ def distributions(store: Store, run: str | None) -> None:
         chart = charts_traces.distribution(queries_traces.distribution(store, run, what), title, table)
         with columns[drawn % 2]:
             st.altair_chart(chart)
-            parts = [f"{name} {number(figures[name], ',.4g')}" for name in ("least", "p50", "p90", "p99", "most")]
-            st.caption(f"{' · '.join(parts)}; mean {number(figures['mean'], ',.4g')}; n = {number(figures['count'])}")
+            parts = [f"{name} {_short(figures[name])}" for name in ("least", "p50", "p90", "p99", "most")]
+            st.caption(f"{' · '.join(parts)}; mean {_short(figures['mean'])}; n = {number(figures['count'])}")
         drawn += 1
     if not drawn:
         st.write("This ingest brought no rows of its own: what it read was in the store already.")
+
+
+def _short(value: float) -> str:
+    return number(value, ",.0f" if abs(value) >= 100 else ".3g")
 
 
 def arrivals(store: Store, run: str) -> None:

@@ -7,6 +7,8 @@ from kvmill.dashboard.parts import linked, open_service, refusal_shown
 from kvmill.dashboard.parts_jobs import watch
 from kvmill.dashboard.said import plain
 
+ARROW = ":material/arrow_forward:"
+
 service = open_service()
 st.title("Jobs")
 found, damaged = queries_jobs.listed(service.jobs)
@@ -23,11 +25,12 @@ watch(chosen)
 run, verb = by_id[chosen].status.run, by_id[chosen].verb
 if by_id[chosen].ended and run:
     if verb == "replay":
-        st.page_link("app_pages/compare.py", label=f"Compare the policies of {run}", query_params={"run": run})
+        address = {"run": run}
+        st.page_link("app_pages/compare.py", label=f"Compare the policies of {run}", icon=ARROW, query_params=address)
     if verb in ("plan", "demo"):
-        st.page_link("app_pages/capacity.py", label="See the GPUs that are needed")
+        st.page_link("app_pages/capacity.py", label="See the GPUs that are needed", icon=ARROW)
     if verb == "traces ingest":
-        st.page_link("app_pages/traces.py", label=f"See what was read, run {run}", query_params={"ingest": run})
+        st.page_link("app_pages/traces.py", label=f"What was read: {run}", icon=ARROW, query_params={"ingest": run})
 with refusal_shown():
     answer = service.jobs.result(chosen) if by_id[chosen].ended else None
     if answer is not None:

@@ -7,6 +7,8 @@ from kvmill.dashboard.advice import DEMO, next_steps
 from kvmill.dashboard.parts import damage_shown, legend, number, open_service, refusal_shown, visitor
 from kvmill.dashboard.parts_jobs import go_to, watch_live
 
+ARROW = ":material/arrow_forward:"
+
 service = open_service()
 store = service.store
 st.title("How many GPUs does compaction give back?")
@@ -46,7 +48,7 @@ for step in next_steps(runs, done):
     st.markdown(step.text)
     st.code(step.command, language="bash")
     if step.page:
-        st.page_link(f"app_pages/{step.page}.py", label=f"Do it on the page {step.page.capitalize()}")
+        st.page_link(f"app_pages/{step.page}.py", label=f"Do it on the page {step.page.capitalize()}", icon=ARROW)
     if step.command == DEMO and not any(job.verb == "demo" for job in queries_jobs.live(jobs)):
         asked = st.button("Run the demo here", type="primary", icon=":material/play_arrow:")
         with refusal_shown():

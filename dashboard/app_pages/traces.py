@@ -31,18 +31,22 @@ chosen = linked(
 run = None if chosen == ALL else chosen
 with damage_shown(store):
     st.header("What was read")
-    st.dataframe(queries_traces.sources(store, run), hide_index=True)
+    sources = queries_traces.sources(store, run)
+    held = {row["holds"] for row in sources}
+    st.dataframe(sources, hide_index=True)
     if run is not None:
         parts_traces.became(service, run)
-    parts_traces.losses(store, run)
-    if run is not None:
-        parts_traces.left_out(service, run)
+    if "trajectories" in held:
+        parts_traces.losses(store, run)
+        if run is not None:
+            parts_traces.left_out(service, run)
     st.header("What they are like")
     parts_traces.distributions(store, run)
     if run is not None:
         parts_traces.arrivals(store, run)
-    with st.expander("The first trajectories"):
-        st.dataframe(queries_traces.trajectories(store, run, 100), hide_index=True)
+    if "trajectories" in held:
+        with st.expander("The first 100 trajectories"):
+            st.dataframe(queries_traces.trajectories(store, run, 100), hide_index=True)
     if run is not None:
         parts_traces.deletion(service, run)
     else:
