@@ -112,7 +112,8 @@ def find_run(store: Store, run_id: str | None = None, *, recorded: bool = False)
         return newest
     begun = [info for info in store.runs("replay") if info not in complete]
     hint = f"; {begun[0].run_id} is not complete: name it, or go on with --resume" if begun else ""
-    raise UserError(f"no complete replay run in {store.path}: run `kvmill replay` first{hint}")
+    what = "replay run of recorded turns" if recorded else "replay run"
+    raise UserError(f"no complete {what} in {store.path}: run `kvmill replay` first{hint}")
 
 
 def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict[str, Any]:

@@ -86,6 +86,10 @@ def replay_named(
         raise UserError("--explain is about the tokens of quality cells: use --measure quality or both")
     if explain and going == "closed":
         raise UserError("--explain is about recorded tokens: use --mode teacher or stepwise")
+    if going == "closed" and reference:
+        raise UserError("--equal-size solves keep ratios on recorded tokens; closed-loop runs go other ways")
+    if going == "closed" and long is not None:
+        raise UserError("--long is about recorded turns: a closed-loop run ends where the model's window does")
     if going == "closed" and wanted != "quality":
         raise UserError("--mode closed measures what the model does: latency comes from --mode teacher")
     run_replay = _engine()

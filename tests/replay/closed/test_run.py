@@ -152,6 +152,8 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path, model: str, monke
     [
         ({"mode": "closed", "measure": "latency"}, "--mode closed measures what the model does"),
         ({"mode": "closed", "explain": True}, "--explain is about recorded tokens"),
+        ({"mode": "closed", "equal_size": "te(keep=0.2)"}, "--equal-size solves keep ratios on recorded tokens"),
+        ({"mode": "closed", "long": "cut"}, "--long is about recorded turns"),
         ({"mode": "closed", "max_turns": 2}, "--max-turns 2 leaves no turn to the model after 2 recorded ones"),
         ({"mode": "stepwise", "seed_turns": 1}, "--seed-turns: only for --mode closed"),
         ({"max_turns": 9}, "--max-turns: only for --mode closed"),
