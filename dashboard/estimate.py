@@ -25,7 +25,7 @@ RUNTIME_BYTES = 700_000_000
 MARKUP_TOKENS = 8  # per turn, and for the prefix
 MOST_ACTION_TOKENS = 128  # of a generated action, the default of `kvmill replay`
 REPEATS = 3  # of a timed call, likewise
-LEAST_TOKENS = 1_000  # a run that fed fewer is mostly loading: it tells no speed
+LEAST_S = 2 * LOAD_S  # a shorter run is mostly loading: it tells no speed
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -166,6 +166,7 @@ def _shape(model: str) -> Geometry | None:
 
 def past_of(runs: Sequence[Mapping[str, Any]], decode_s: float | None, ratio: float | None) -> Past:
     """From rows of `queries_replay.finished`, newest first. `ratio`: characters per token that were counted."""
-    told = [(r["mode"], r["seconds"] - r["timed_s"], r["fed"]) for r in runs if r["fed"] >= LEAST_TOKENS]
+    spent = [(r["mode"], r["seconds"] - r["timed_s"], r["fed"]) for r in runs]
+    told = [(mode, seconds, fed) for mode, seconds, fed in spent if seconds >= LEAST_S and fed]
     newest = runs[0] if runs else {}
     return Past(told, decode_s, ratio, newest.get("dtype"), newest.get("device"))

@@ -91,7 +91,7 @@ def test_a_model_that_is_not_known_gets_no_figure_until_it_was_run():
 def test_short_runs_tell_no_speed_and_timed_cells_are_taken_out():
     rows = [
         {"mode": "teacher", "seconds": 30.0, "timed_s": 5.0, "fed": 2_000.0, "dtype": "bfloat16", "device": "cpu"},
-        {"mode": "teacher", "seconds": 9.0, "timed_s": 0.0, "fed": 10.0, "dtype": "float32", "device": "cpu"},
+        {"mode": "teacher", "seconds": 9.0, "timed_s": 0.0, "fed": 2_000.0, "dtype": "float32", "device": "cpu"},
     ]
     past = past_of(rows, None, None)
     assert past.runs == [("teacher", 25.0, 2_000.0)]
