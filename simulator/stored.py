@@ -15,7 +15,13 @@ from .run import Scenario
 
 Runs = Sequence[tuple[Scenario, SimResult]]
 FLAT = ("ttft_s", "tpot_s", "e2e_s")
-_CONFIG = ("workload", "model", "gpu", "tp", "slo", "replications", "retention", "assumptions")
+# The frame of an answer: what it is an answer to, so that the same question is recognised later.
+_CONFIG = (
+    "workload", "model", "gpu", "tp", "slo", "dtype", "kv_dtype", "utilisation", "max_model_len", "token_budget",
+    "max_sequences", "retention", "preemption", "compaction", "coarse_tokens", "router", "agents", "rate", "contexts",
+    "compactable_share", "pool_tokens", "weights_gib", "price_per_hour", "price_source", "replications", "statistic",
+    "model_error", "model_error_source", "assumptions", "other_shapes",
+)  # fmt: skip
 _PLAN_COLUMNS = (
     "policy",
     "feasible",
@@ -99,7 +105,7 @@ def save_simulation(
 
     `turns` come with the seed of their replication. Returns the run's id.
     """
-    run = store.begin("simulate", {k: found[k] for k in ("workload", "model", "gpu", "policy", "slo")}, seed=seed)
+    run = store.begin("simulate", {key: found[key] for key in (*_CONFIG, "policy") if key in found}, seed=seed)
     rows = [simulation_row(*pair) for pair in runs]
     same = {key: rows[0][key] for key in ("workload", "model", "gpu", "policy", "gpus", "replicas", "tp")}
     tables: dict[str, Any] = {"simulations": rows}
