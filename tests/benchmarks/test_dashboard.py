@@ -54,6 +54,7 @@ def test_pages_are_timed_on_a_large_store_and_the_figures_are_kept(
     assert all(row["first_s"] > 0 and row["again_s"] > 0 for row in found["rows"])
 
 
+@pytest.mark.skipif(not bench.FIGURES.exists(), reason="not measured yet: kvmill bench dashboard --write")
 def test_the_kept_figures_are_of_the_promised_size_and_within_the_target() -> None:
     found = json.loads((bench.ROOT / "benchmarks" / "results" / "dashboard.json").read_text())
     assert found["trajectories"] == 1000
