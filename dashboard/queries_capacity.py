@@ -14,6 +14,7 @@ from ..simulator.sources import BUNDLED
 from ..traces.manifest import RunInfo
 from ..traces.store import Store
 from . import queries, uploads
+from .capacity_setting import Setting
 from .queries_traces import ingests
 from .service import Service
 from .snapshot import rows_of, snapshot
@@ -175,3 +176,11 @@ def _uploaded(service: Service, suffix: str) -> dict[str, str]:
 def replays(store: Store) -> list[str]:
     """Complete replays, newest first: what quality can be taken from."""
     return [info.run_id for info in store.runs("replay", "complete")]
+
+
+def setting_of(info: RunInfo | None) -> Setting:
+    """The question of a stored plan, as far as its record tells; the defaults without one."""
+    if info is None:
+        return Setting()
+    shape = CATALOGUE.get(str(info.config.get("model")))
+    return Setting.of_config(info.config, shape.max_positions if shape else None)

@@ -1,84 +1,163 @@
-"""Capacity: the GPUs each policy needs under the promise, what they cost, and what binds."""
+"""Capacity: how many GPUs a workload needs under a policy, how many that saves, and what the answer rests on."""
+
+from datetime import UTC, datetime
 
 import streamlit as st
 
-from kvmill.dashboard import charts, queries
-from kvmill.dashboard.parts import damage_shown, legend, number, open_store
-from kvmill.replay.policies.registry import HEADLINE_POLICY
+from kvmill.dashboard import capacity_answer as said
+from kvmill.dashboard import capacity_bounds, charts, charts_capacity, export, parts_capacity, queries_capacity
+from kvmill.dashboard.capacity_setting import FIRST_LOOK
+from kvmill.dashboard.parts import damage_shown, legend, open_service
+from kvmill.dashboard.parts_capacity import Ask, parted
+from kvmill.dashboard.said import plain
+from kvmill.errors import UserError
 
-COLUMNS = {
-    "policy": "policy",
-    "feasible": "feasible",
-    "gpus": "GPUs",
-    "gpus_low": "GPUs, low",
-    "gpus_high": "GPUs, high",
-    "gpus_saved": "GPUs saved",
-    "gpus_saved_low": "saved, low",
-    "gpus_saved_high": "saved, high",
-    "cost_per_month": "USD per month (assumed price)",
-    "binding_constraint": "binding constraint",
-    "turns_break_even": "growth in turns that eats the saving (at least, where sessions reach the window)",
-    "quality_model": "quality measured with",
-    "quality_n": "on trajectories",
-}
-
-store = open_store()
+service = open_service()
+store = service.store
 st.title("Capacity")
 with damage_shown(store):
-    runs = queries.run_ids(store, "plan", "plans")
-    if not runs:
-        st.info("No plan yet: no fleet was simulated.", icon=":material/info:")
-        st.code(
-            "kvmill plan --workload long-agents --model qwen3.5-27b --gpu h200 --slo ttft_p95=2 --slo tpot_p95=0.05",
-            language="bash",
-        )
-        st.stop()
-    run = st.selectbox("Plan", runs)
-    rows = queries.plan_rows(store, run)
-    answer = queries.answer_of(store, run)
-    info = store.info(run)
+    known = queries_capacity.plans(store)
+    base = parts_capacity.start_from(known)
+    stored = queries_capacity.answers(store, [base] if base else [])
+    first = queries_capacity.setting_of(base)
+if not known:
+    st.info("No plan yet: what follows are closed-form bounds, until you simulate.", icon=":material/info:")
 
-first = rows[0]
-st.caption(f"{first['workload']} · {first['model']} on {first['gpu'].upper()} · run {run}")
-if answer:
-    st.success(answer)
-st.subheader("GPUs needed · simulated")
-st.altair_chart(charts.gpus_needed(rows), width="stretch")
-st.caption("Bars: smallest fleet whose mean keeps the promise. Lines: from the smallest not refuted to the first sure.")
+try:
+    setting = parts_capacity.settings(service, base, first)
+    st.subheader("Policy")
+    policy, method, keep = parts_capacity.policy(list(stored))
+    frame = capacity_bounds.frame(setting, store)
+except UserError as error:
+    st.error(plain(error), icon=":material/error:")
+    st.stop()
 
-names = [row["policy"] for row in rows]
-spoken_of = names.index(HEADLINE_POLICY) if HEADLINE_POLICY in names else len(names) - 1
-chosen = st.selectbox("Policy", names, index=spoken_of) or names[-1]
-row = rows[names.index(chosen)]
-columns = st.columns(3)
-columns[0].metric("GPUs needed · simulated", number(row.get("gpus")))
-columns[1].metric(
-    "GPUs saved · simulated",
-    number(row.get("gpus_saved")),
-    help=f"95 % interval {number(row.get('gpus_saved_low'))} to {number(row.get('gpus_saved_high'))}",
-)
-columns[2].metric("USD per month · assumed price", number(row.get("cost_per_month")))
-st.write(f"What binds (simulated): {row.get('binding_constraint') or 'nothing was simulated'}.")
-if not row.get("feasible"):
-    st.warning("No fleet of the sizes tried keeps the promise under this policy.")
-model = row.get("quality_model")
-st.write(
-    f"Quality was measured with {model}, on {number(row.get('quality_n'))} trajectories."
-    if model
-    else "No quality was measured for this policy: replay it before trusting the saving."
-)
-
+ask = Ask(setting, policy, method, keep)
+untouched = base is not None and setting == first
+jobs = parts_capacity.jobs_of(service, ask)
 with damage_shown(store):
-    fleets = queries.replications(store, run, chosen)
-if fleets:
-    slo = queries.slo_of(info)
+    made = {job.status.run for job in jobs if job}
+    alike = {info.run_id for info in queries_capacity.alike(store, known, frame)} | made
+    runs = [info for info in known if info.run_id in alike or (untouched and info is base)]
+    answers = queries_capacity.answers(store, runs)
+row = answers.get(policy)
+own = next((info for info in runs if row and info.run_id == row["run_id"]), None)
+paired = queries_capacity.answers(store, [own]) if own else {}
+full = paired.get("full") or answers.get("full")
+told = frame if own is None or "contexts" in own.config else {**frame, **own.config}
+slo = (own.config.get("slo") if own else None) or frame["slo"]
+if own and untouched and queries_capacity.identity(own.config) != queries_capacity.identity(frame):
+    st.caption(
+        "This plan was made with another version or with settings that its record does not hold: its figures stand "
+        "as they were made, the estimates beside them follow the settings above."
+    )
+
+answer = said.spoken(told, full, row) if row else None
+st.subheader("Answer · simulated" if row else "Answer · estimated bound")
+try:
+    bounds = [capacity_bounds.bound(setting, text, store) for text in ("full", policy)]
+except UserError as error:
+    st.error(plain(error), icon=":material/error:")
+    st.stop()
+if row:
+    if answer:
+        st.success(answer, icon=":material/check:")
+    parts_capacity.shown(said.figures(row))
+    st.write(f"What binds (simulated): {row.get('binding_constraint') or 'nothing was simulated'}.")
+    if not row.get("feasible"):
+        st.warning("No fleet of the sizes tried keeps the promise under this policy.")
+    model = row.get("quality_model")
+    st.write(
+        f"Quality was measured with {model}, on {row.get('quality_n')} trajectories."
+        if model
+        else "No quality was measured for this policy: replay it before trusting the saving."
+    )
+elif bounds[1].never:
+    st.warning(f"{plain(bounds[1].never)} (estimated).")
+else:
+    parts_capacity.shown(said.bound_figures(bounds[1], bounds[0], frame["price_per_hour"]))
+    st.caption("Closed forms, at once: no simulation of this setting is stored. They say nothing of queues.")
+parts_capacity.refine(service, ask, jobs, row["replications"] if row else None)
+
+same = [entry for text, entry in answers.items() if text == "full" or parted(text)[0] == method]
+st.subheader("GPUs against the keep ratio")
+st.altair_chart(charts_capacity.gpus_over_keep(same, bounds[1:], keep), width="stretch")
+st.caption("Dashed: the full cache (simulated). Lines: 95 % interval.")
+if answers:
+    st.subheader("GPUs needed · simulated")
+    st.altair_chart(charts.gpus_needed(list(answers.values())), width="stretch")
+    st.caption(
+        "Bars: smallest fleet whose mean keeps the promise. Lines: from the smallest not refuted to the first sure."
+    )
+
+if row:
+    pair = [entry for entry in (full, row) if entry]
+    pair = pair[:1] if policy == "full" else pair
+    st.subheader("Why not fewer? · simulated")
+    for entry in pair:
+        st.markdown(f"- {plain(entry['policy'])}: {plain(said.why_not_fewer(entry, slo))}")
+    with st.expander("Every fleet size looked at"):
+        st.dataframe(said.size_rows(pair, slo), hide_index=True, width="stretch")
+    latencies = said.latency_rows(pair)
+    if latencies:
+        st.subheader("Latencies at that size · simulated")
+        st.dataframe(latencies, hide_index=True, width="stretch")
+    with damage_shown(store):
+        fleets = queries_capacity.fleets(store, pair)
+        wanted = {entry["policy"]: entry["gpus"] for entry in pair if entry.get("gpus")}
+        watched = queries_capacity.over_time(store, frame, wanted)
     left, right = st.columns(2)
-    left.altair_chart(charts.p95_by_fleet(fleets, "ttft", slo.get("ttft_p95")), width="stretch")
-    right.altair_chart(charts.p95_by_fleet(fleets, "tpot", slo.get("tpot_p95")), width="stretch")
+    mine = [entry for entry in fleets if entry["policy"] == policy]
+    left.altair_chart(charts.p95_by_fleet(mine, "ttft", slo.get("ttft_p95")), width="stretch")
+    right.altair_chart(charts.p95_by_fleet(mine, "tpot", slo.get("tpot_p95")), width="stretch")
     st.caption("Points: mean over replications; lines: least to largest; red: the promise.")
-st.dataframe([{title: r.get(key) for key, title in COLUMNS.items()} for r in rows], hide_index=True, width="stretch")
-assumed = queries.assumptions_of(info)
-if assumed:
-    st.subheader("Assumed and estimated")
-    st.dataframe(assumed, hide_index=True, width="stretch")
+    left, right = st.columns(2)
+    with left:
+        st.subheader("Goodput · simulated")
+        st.altair_chart(charts_capacity.goodput(fleets, pair), width="stretch")
+        st.caption("Dashed: the fleet of the answer.")
+    with right:
+        st.subheader("KV occupancy over time · simulated")
+        if watched:
+            st.altair_chart(charts_capacity.kv_over_time(watched), width="stretch")
+            st.caption("Dashed: held by running requests. The rest are caches of agents whose tools run.")
+        parts_capacity.over_time(service, ask, wanted, {entry["policy"] for entry in watched})
+    effects = said.effect_rows(row)
+    if effects:
+        st.subheader("What the saving is made of · simulated")
+        st.dataframe(effects, hide_index=True)
+
+st.subheader("Sensitivity")
+left, right = st.columns(2)
+left.markdown("**To load** · estimated")
+left.altair_chart(
+    charts_capacity.gpus_over_load(capacity_bounds.by_load(bounds), [e for e in (full, row) if e]), width="stretch"
+)
+left.caption("Lines: fleets that hold every cache. Dashed: no answer can be below. Points: simulated.")
+right.markdown("**To the accuracy that may be lost** · measured and simulated")
+tolerated = said.by_tolerance(list(answers.values()))
+if any(entry["policy"] != "full" for entry in tolerated):
+    right.altair_chart(charts_capacity.gpus_by_tolerance(tolerated), width="stretch")
+else:
+    right.write("No loss of accuracy was measured for a policy that was planned: replay the policies first.")
+
+st.subheader("Take it along")
+replications = row["replications"] if row else FIRST_LOOK
+line = parts_capacity.copied(ask, replications)
+if row:
+    found = {
+        **told,
+        "slo": slo,
+        "answer": answer,
+        "plans": pair,
+        "other_shapes": (own.config.get("other_shapes") if own else None) or [],
+        "command": line,
+        "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+    }
+    left, right = st.columns(2)
+    name = f"{row['run_id']}-capacity"
+    left.download_button("Report as HTML", export.as_html(found), f"{name}.html", "text/html", key="capacity html")
+    right.download_button("As JSON", export.as_json(found), f"{name}.json", "application/json", key="capacity json")
+st.subheader("Assumed and estimated")
+st.dataframe(export.assumed(told), hide_index=True, width="stretch")
 legend("simulated", "measured", "estimated", "assumed")

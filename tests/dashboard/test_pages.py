@@ -57,31 +57,6 @@ def test_overview_leads_with_the_newest_answer_and_lists_runs(own_store: Path):
     assert "kvmill inspect" in words(app)
 
 
-def test_capacity_shows_the_policy_that_is_picked(own_store: Path):
-    store = Store.open(own_store)
-    fabricate.plan(store)
-    app = open_page("capacity")
-    assert app.selectbox[1].value == fabricate.DELAYED, "the one the sentence speaks of"
-    app.selectbox[1].set_value(fabricate.BOUNDARY).run()
-    assert not app.exception
-    by_label = {metric.label: metric.value for metric in app.metric}
-    assert by_label["GPUs needed · simulated"] == "12"
-    assert by_label["GPUs saved · simulated"] == "15"
-    assert by_label["USD per month · assumed price"] == "24,000"
-    assert "What binds (simulated): KV blocks." in words(app)
-    assert "Quality was measured with smollm2-135m" in words(app)
-    assert list(app.dataframe[-1].value["value"]) == ["400 agents (assumed)", "0.33 ms per step (assumed)"]
-
-
-def test_capacity_says_when_no_fleet_keeps_the_promise_and_nothing_was_measured(own_store: Path):
-    run = Store.open(own_store).begin("plan", {"slo": {"ttft_p95": 0.001}})
-    run.add({"plans": [{"policy": "full", "feasible": False, "workload": "w", "model": "m", "gpu": "h200"}]}, key="a")
-    run.finish()
-    text = words(open_page("capacity"))
-    assert "No fleet of the sizes tried" in text
-    assert "No quality was measured" in text
-
-
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("damage", ["torn manifest", "missing file", "torn file"])
 def test_a_damaged_store_is_said_in_words(page: str, damage: str, own_store: Path):

@@ -1,0 +1,308 @@
+"""The sections of the page Capacity: what is asked, the answer at once, the simulation that refines it, the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import streamlit as st
+
+from ..errors import UserError
+from ..replay.policies.options import split_spec
+from ..replay.policies.registry import HEADLINE_POLICY, parse_policy
+from ..traces.manifest import RunInfo
+from . import queries_capacity, queries_jobs
+from .capacity_answer import Figure
+from .capacity_setting import (
+    ENOUGH,
+    FIRST_LOOK,
+    LOAD,
+    MACHINE,
+    Setting,
+    command,
+    places,
+    promises,
+    shared,
+)
+from .choices import METHODS, policies_of
+from .job import Job
+from .parts import linked, refusal_shown, visitor
+from .parts_jobs import watch
+from .said import plain
+from .service import Service
+from .verbs import Option, words
+
+NEW = "new"
+JOB, LAST, BASE = "capacity job", "capacity question", "capacity base"
+_KEEPS = (0.05, 1.0)
+_CHOICES = {
+    "tp": ("auto", "1", "2", "4", "8"),
+    "dtype": ("bf16", "fp8"),
+    "kv_dtype": ("bf16", "fp8"),
+    "preemption": ("recompute", "swap"),
+    "compaction": ("inline", "beside"),
+    "router": ("affinity", "prefix-aware", "least-loaded", "round-robin"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The question with its policy. `base` is the stored plan it began from; `untouched`: nothing was changed since."""
+
+    setting: Setting
+    policy: str
+    method: str
+    keep: float | None
+    replay: str | None = None
+    base: RunInfo | None = None
+    untouched: bool = False
+    runs: tuple[RunInfo, ...] = field(default=())
+
+
+def start_from(known: Sequence[RunInfo]) -> RunInfo | None:
+    """The stored plan to begin from, the newest unless the address names another; None: from the defaults."""
+    found = {info.run_id: info for info in known}
+    chosen = linked(
+        "run",
+        [*found, NEW],
+        label="Begin from",
+        shown=lambda run: queries_capacity.told(found[run]) if run in found else "new settings",
+        help="A stored plan with its answer and its settings, to be changed below.",
+    )
+    if st.session_state.get(BASE) not in (None, chosen):  # else an address that was linked to counts
+        for name in ("workload", "model", "gpu", "policy", "keep"):
+            st.session_state.pop(f"choice of {name}", None)
+            st.query_params.pop(name, None)
+        st.session_state.pop(LAST, None)
+    st.session_state[BASE] = chosen
+    return found.get(chosen)
+
+
+def settings(service: Service, base: RunInfo | None, first: Setting) -> Setting:
+    """Workload, model, machine, promises. `first` are the values to begin with. UserError where they cannot be."""
+    run = base.run_id if base else NEW
+    limits = dict(text.split("=") for text in first.slo)
+    ttft, tpot = limits.pop("ttft_p95", None), limits.pop("tpot_p95", None)
+    flags: dict[str, Any] = {}
+    options = {option.name: option for option in shared()}
+    loads, models, gpus = (look(service) for look in _OFFERED)
+    left, middle, right = st.columns(3)
+    with left:
+        workload = linked("workload", _with(loads, first.workload), first.workload, shown=_told(loads))
+        with st.expander("Load, waits, scale"):
+            flags |= {name: _flag(options[name], first, run) for name in LOAD}
+    with middle:
+        model = linked("model", _with(models, first.model), first.model, label="Model geometry", shown=_told(models))
+        gpu = linked("gpu", _with(gpus, first.gpu), first.gpu, label="GPU", shown=_told(gpus))
+        with st.expander("Deployment and price"):
+            flags |= {name: _flag(options[name], first, run) for name in ("price", *MACHINE)}
+    with right:
+        ttft_s = _limit("p95 time to first token (s)", ttft, f"{run} ttft", 1.0)
+        tpot_ms = _limit("p95 time per output token (ms)", tpot, f"{run} tpot", 1000.0)
+        more = st.text_input(
+            "More promises",
+            " ".join(f"{key}={limit}" for key, limit in limits.items()),
+            key=f"capacity {run} slo",
+            placeholder="e2e_p95=60 ttft_p50=0.5",
+            persist_state="session",
+        )
+        with st.expander("Own files"):
+            _upload(service)
+    setting = Setting.of(workload, model, gpu, promises(ttft_s, tpot_ms, more or ""), flags)
+    service.access.require_inside(places(setting), service.store.path)
+    return setting
+
+
+def policy(known: Sequence[str]) -> tuple[str, str, float | None]:
+    """Policy, method and keep ratio. `known` are policies that a plan already has, the headline first."""
+    asked = st.query_params.get("policy")
+    if asked and "keep=" in asked:
+        try:
+            method, keep = parted(asked)
+        except UserError:
+            method, keep = asked, None
+        st.query_params["policy"] = method
+        if keep is not None:
+            st.query_params["keep"] = f"{keep:g}"
+    headline = HEADLINE_POLICY if HEADLINE_POLICY in known or not known else known[-1]
+    first, ratio = parted(headline)
+    methods = list(dict.fromkeys([*(parted(text)[0] for text in known if text != "full"), *METHODS]))
+    left, right = st.columns([2, 3])
+    with left:
+        method = linked("policy", methods, first, label="Policy")
+    keeps = policies_of([method], ["0.5"])[-1].ratio is not None
+    if "capacity keep" not in st.session_state:
+        st.session_state["capacity keep"] = _asked_keep() or float(ratio or 0.2)
+    keep = right.slider(
+        "Keep ratio: the share of the compactable tokens that stays",
+        *_KEEPS,
+        step=0.05,
+        key="capacity keep",
+        disabled=not keeps,
+        persist_state="session",
+    )
+    if keeps:
+        st.query_params["keep"] = f"{keep:g}"
+    chosen = policies_of([method], [f"{keep:g}"])[-1]
+    return str(chosen), method, keep if keeps else None
+
+
+def parted(text: str) -> tuple[str, float | None]:
+    """A policy as its method and its keep ratio, None where it has none. UserError if it is no policy."""
+    name, pairs = split_spec(str(parse_policy(text)))
+    keep = pairs.pop("keep", None)
+    method = f"{name}({','.join(f'{key}={value}' for key, value in pairs.items())})" if pairs else name
+    return method, None if keep is None else float(keep)
+
+
+def shown(figures: Sequence[Figure]) -> None:
+    """Figures, four to a row, what hangs on them beneath."""
+    for begin in range(0, len(figures), 4):
+        for column, figure in zip(st.columns(4), figures[begin : begin + 4], strict=False):
+            column.metric(figure.label, figure.value)
+            if figure.note:
+                column.caption(plain(figure.note))
+
+
+def jobs_of(service: Service, ask: Ask) -> tuple[Job | None, Job | None]:
+    """The newest plan jobs that answer this question: a first look, and one with enough replications."""
+    found, _ = queries_jobs.listed(service.jobs)
+    asked = [words("plan", plan_options(ask, count)) for count in (FIRST_LOOK, ENOUGH)]
+    return tuple(queries_jobs.newest_with(found, "plan", arguments) for arguments in asked)  # type: ignore[return-value]
+
+
+def plan_options(ask: Ask, replications: int) -> dict[str, Any]:
+    """What is planned: `full` and the policy."""
+    return ask.setting.plan_options(list(dict.fromkeys(["full", ask.policy])), replications, ask.replay)
+
+
+def refine(service: Service, ask: Ask, jobs: tuple[Job | None, Job | None], replications: int | None) -> None:
+    """Simulate in the background what is only bounded; a click confirms a first look. `replications` that there are.
+
+    A simulation begins by itself when policy or keep ratio were moved, and ends the one that the last move began.
+    """
+    moved = _moved(ask)
+    automatic = st.toggle(
+        "Simulate in the background what I choose",
+        True,
+        key="capacity automatic",
+        persist_state="session",
+        help=f"{FIRST_LOOK} replications, a first look. What is simulated takes the place of the bounds.",
+    )
+    live = [job for job in jobs if job and not job.ended]
+    for job in [*live, *(job for job in jobs[:1] if job and job.state in ("failed", "lost") and not replications)]:
+        watch(job.id)
+    if live:
+        return
+    if replications is None:
+        begun = jobs[0] is not None
+        if moved and automatic and not begun:
+            _submit(service, ask, FIRST_LOOK)
+        if st.button("Simulate again" if begun else "Simulate it", type="primary", icon=":material/play_arrow:"):
+            _submit(service, ask, FIRST_LOOK)
+    elif replications < ENOUGH:
+        st.warning(f"A first look: {replications} replications.")
+        if st.button(f"Confirm with {ENOUGH} replications", icon=":material/done_all:"):
+            _submit(service, ask, ENOUGH)
+
+
+def over_time(service: Service, ask: Ask, wanted: Mapping[str, int], known: set[str]) -> None:
+    """The button that simulates the fleets of the answer once more, watched over time; and those that run."""
+    found, _ = queries_jobs.listed(service.jobs)
+    missing = {text: gpus for text, gpus in wanted.items() if text not in known}
+    asked = {text: ask.setting.series_options(text, gpus, ask.replay) for text, gpus in missing.items()}
+    jobs = [queries_jobs.newest_with(found, "simulate", words("simulate", options)) for options in asked.values()]
+    live = [job for job in jobs if job and not job.ended]
+    for job in live:
+        watch(job.id)
+    if missing and not live and st.button("Simulate these fleets over time", icon=":material/show_chart:"):
+        with refusal_shown():
+            for options in asked.values():
+                service.submit("simulate", options, visitor())
+            st.rerun()
+
+
+def copied(ask: Ask, replications: int) -> str:
+    """The command line of the answer, shown to be copied."""
+    text = command("plan", plan_options(ask, replications))
+    st.code(text, language="bash", wrap_lines=True)
+    return text
+
+
+def _submit(service: Service, ask: Ask, replications: int) -> None:
+    with refusal_shown():
+        before = st.session_state.get(JOB)
+        job = service.submit("plan", plan_options(ask, replications), visitor())
+        if before and _runs(service, before):
+            service.cancel(before, visitor())
+        st.session_state[JOB] = job.id
+        st.rerun()
+
+
+def _runs(service: Service, id: str) -> bool:
+    found, _ = queries_jobs.listed(service.jobs)
+    return any(job.id == id for job in queries_jobs.live(found))
+
+
+def _moved(ask: Ask) -> bool:
+    """Whether policy or keep ratio were changed since the last look, and nothing else."""
+    before = st.session_state.get(LAST)
+    st.session_state[LAST] = (ask.setting, ask.policy)
+    return before is not None and before[0] == ask.setting and before[1] != ask.policy
+
+
+def _asked_keep() -> float | None:
+    try:
+        keep = float(st.query_params.get("keep", ""))
+    except ValueError:
+        return None
+    return keep if _KEEPS[0] <= keep <= _KEEPS[1] else None
+
+
+_OFFERED: tuple[Callable[[Service], dict[str, str]], ...] = (
+    queries_capacity.workloads,
+    queries_capacity.models,
+    queries_capacity.gpus,
+)
+
+
+def _with(offered: Mapping[str, str], first: str) -> list[str]:
+    return list(dict.fromkeys([*offered, first]))
+
+
+def _told(offered: Mapping[str, str]) -> Callable[[str], str]:
+    return lambda name: offered.get(name, name)
+
+
+def _limit(label: str, text: str | None, key: str, factor: float) -> float | None:
+    value = None if text is None else float(text) * factor
+    return st.number_input(
+        label, min_value=0.0, value=value, key=f"capacity {key}", placeholder="no promise", persist_state="session"
+    )
+
+
+def _flag(option: Option, first: Setting, run: str) -> Any:
+    """One option of the command as a widget: its help is the command's own."""
+    value = first.get(option.name)
+    value = option.default if value is None else value
+    label, key = option.name.replace("_", " ").capitalize(), f"capacity {run} {option.name}"
+    same: dict[str, Any] = {"key": key, "help": option.doc, "persist_state": "session"}
+    if option.name in _CHOICES:
+        names = list(dict.fromkeys([*_CHOICES[option.name], str(value)]))
+        return st.selectbox(label, names, index=names.index(str(value)), **same)
+    if option.kind in (int, float):
+        number = None if value is None else option.kind(value)
+        least = None if option.least is None else option.kind(option.least)
+        return st.number_input(label, min_value=least, value=number, placeholder="as it is", **same)
+    return (st.text_input(label, value or "", **same) or "").strip() or option.default
+
+
+def _upload(service: Service) -> None:
+    st.caption("A model's config.json; a workload, GPU or calibration as TOML. It is then among the choices.")
+    file = st.file_uploader("Upload", type=["json", "toml"], key="capacity upload", label_visibility="collapsed")
+    if file is not None and st.button("Keep it", icon=":material/upload:"):
+        with refusal_shown():
+            kept = service.upload(file.name, iter([file.getvalue()]), visitor())
+            st.toast(f"Kept as {kept.path}")
+            st.rerun()
