@@ -294,7 +294,9 @@ def _flag(option: Option, first: Setting, run: str) -> Any:
     if option.kind in (int, float):
         number = None if value is None else option.kind(value)
         least = None if option.least is None else option.kind(option.least)
-        return st.number_input(label, min_value=least, value=number, placeholder="as it is", **same)
+        step = 1 if option.kind is int else None
+        typed = st.number_input(label, min_value=least, value=number, step=step, placeholder="as it is", **same)
+        return None if typed is None else option.kind(typed)
     return (st.text_input(label, value or "", **same) or "").strip() or option.default
 
 
