@@ -19,7 +19,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .statistics import times
+from .statistics import flipped
 
 FLIPS = 10_000
 POWER = 0.8
@@ -48,8 +48,8 @@ def paired(values: ArrayLike, *, seed: int = 0) -> float:
     from scipy.stats import t
 
     student = float(t.sf(d.mean() / (d.std(ddof=1) / math.sqrt(len(d))), len(d) - 1))
-    signs = np.random.default_rng(seed).integers(0, 2, size=(FLIPS, len(d)), dtype=np.int8)
-    hits = int((2 * times(signs, d) - d.sum() >= d.sum() - 1e-12 * np.abs(d).sum()).sum())
+    least = d.sum() - 1e-12 * np.abs(d).sum()
+    hits = sum(int((sums >= least).sum()) for sums in flipped(d, FLIPS, seed))
     return max(student, (hits + 1) / (FLIPS + 1))
 
 

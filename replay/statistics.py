@@ -104,13 +104,7 @@ def sign_flip(differences: ArrayLike, *, seed: int = 0, flips: int = RESAMPLES) 
         for value in values:
             totals = np.concatenate([totals + value, totals - value])
         return float((np.abs(totals) >= least).mean())
-    generator = np.random.default_rng(seed)
-    hits, left = 0, flips
-    while left:
-        size = min(left, max(1, _BLOCK // values.size))
-        signs = generator.integers(0, 2, size=(size, values.size), dtype=np.int8)
-        hits += int((np.abs(2 * times(signs, values) - values.sum()) >= least).sum())
-        left -= size
+    hits = sum(int((np.abs(sums) >= least).sum()) for sums in flipped(values, flips, seed))
     return (hits + 1) / (flips + 1)
 
 
@@ -146,6 +140,26 @@ def _clusters(
     if not np.isfinite(top).all() or not np.isfinite(bottom).all() or (bottom < 0).any():
         raise ValueError("sums must be finite, counts finite and not negative")
     return (top[bottom > 0], bottom[bottom > 0]) if drop else (top, bottom)
+
+
+def flipped(values: NDArray[np.float64], flips: int, seed: int) -> Iterator[NDArray[np.float64]]:
+    """Sums of the values under random signs: blocks of them, `flips` in all, the same for the same seed."""
+    if values.size * flips <= _REMEMBERED:
+        yield 2 * times(_coins(values.size, flips, seed), values) - values.sum()
+        return
+    generator = np.random.default_rng(seed)
+    block = max(1, _BLOCK // values.size)
+    for start in range(0, flips, block):
+        coins = generator.integers(0, 2, size=(min(block, flips - start), values.size), dtype=np.int8)
+        yield 2 * times(coins, values) - values.sum()
+
+
+@functools.lru_cache(maxsize=4)
+def _coins(size: int, flips: int, seed: int) -> NDArray[np.int8]:
+    """Which values keep their sign (1) in each flip, kept: every policy of a run is tested with the same ones."""
+    coins = np.random.default_rng(seed).integers(0, 2, size=(flips, size), dtype=np.int8)
+    coins.flags.writeable = False
+    return coins
 
 
 def times(small: NDArray[np.integer[Any]], values: NDArray[np.float64]) -> NDArray[np.float64]:
