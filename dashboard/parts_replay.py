@@ -124,7 +124,10 @@ def expected(store: Store, options: dict[str, Any]) -> Estimate:
     columns[1].metric("Tokens · estimated", f"{found.tokens:,}")
     columns[2].metric("Time · estimated", "unknown" if found.seconds is None else duration(found.seconds))
     columns[3].metric("Memory · estimated", "unknown" if found.bytes is None else f"{found.bytes / 1e9:.1f} GB")
-    st.caption("Rough: " + "; ".join(found.rests_on))
+    st.caption("Rough, for a machine that does nothing else: " + "; ".join(found.rests_on))
+    load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
+    if load > cores:
+        st.warning(f"This machine is busy (load {load:.0f} on {cores} cores, measured now): it will take longer.")
     free = psutil.virtual_memory().available
     if found.bytes is not None and found.bytes > free:
         st.warning(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import fabricate
+import psutil
 import pytest
 from pages import click, open_page, whole, words
 from streamlit.testing.v1 import AppTest
@@ -149,3 +151,12 @@ def test_a_damaged_store_says_what_is_wrong(own_store: Path):
     run = ingest(store, [EXAMPLES / "tau-bench.jsonl"]).run
     next(store.folder(run).glob("trajectories*.parquet")).write_bytes(b"torn")
     assert "The store cannot be read" in words(open_page("replay"))
+
+
+def test_a_busy_or_full_machine_is_said_before_the_start(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(psutil, "getloadavg", lambda: (64.0, 1.0, 1.0))
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(5e8)))
+    text = words(open_page("replay"))
+    assert "busy (load 64 on 2 cores" in text
+    assert "0.5 GB of memory free" in text
