@@ -86,6 +86,13 @@ def test_a_family_that_collapses_is_not_hidden_by_the_others(tmp_path: Path) -> 
     assert recommend(store, max_family_loss=0.5)["worst_family"]["family"] == "a"
 
 
+def test_the_loss_of_a_family_lies_inside_its_interval(tmp_path: Path) -> None:
+    store = stored(tmp_path, {"full": (900, full), MIDDLE: (300, lambda i: full(i) - (0.2 if i % 8 == 1 else 0))})
+    worst = recommend(store, max_loss=0.3)["worst_family"]
+    assert worst["family"] == "b"
+    assert 0 <= worst["low"] < worst["loss"] < worst["high"]
+
+
 def test_too_few_trajectories_say_how_many_more(tmp_path: Path) -> None:
     noisy = {"full": (900, full), MIDDLE: (300, lambda i: min(1.0, max(0.0, full(i) + (0.3, -0.32)[i // 2 % 2])))}
     found = recommend(stored(tmp_path / "a", noisy, count=16))

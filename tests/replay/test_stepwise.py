@@ -13,12 +13,14 @@ from sessions import chatty
 from tiny import probe, tiny_model, trajectory
 
 from kvmill.errors import UserError
+from kvmill.replay import stepwise
 from kvmill.replay.decoding import Ending
 from kvmill.replay.engine import BranchRun, replay
 from kvmill.replay.forward import Forward
 from kvmill.replay.model import LoadedModel
 from kvmill.replay.policies.attention_state import AttentionState
 from kvmill.replay.policies.registry import parse_policies, parse_policy
+from kvmill.replay.sampling import Sampler
 from kvmill.replay.segments import turns_of
 from kvmill.replay.stepwise import Asking
 from kvmill.traces.tokens import tokenize
@@ -124,6 +126,21 @@ def test_draws_follow_from_the_seed_and_the_turn_alone() -> None:
     assert len(set(said(one[0])[1:])) == 3
     # `te` with delay 1 still holds everything at turn 1: it has not diverged and says the same as `full`.
     assert said(one[0])[1] == said(one[1])[1]
+
+
+def test_every_turn_draws_anew_and_every_policy_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    def noting(temperature: float, top_p: float, seed: int) -> Sampler:
+        drawn.append(seed)
+        return Sampler(temperature, top_p, seed)
+
+    monkeypatch.setattr(stepwise, "Sampler", noting)
+    for seed in (3, 4):
+        asked(tiny_model(), ["sink_window(keep=0.3)"], replace(ASKING, temperature=1.0, most=2), seed)
+    assert len(set(drawn)) == 2 * 3
+    # At turn 1 the two policies may share a lane, which draws once.
+    assert {drawn.count(seed) for seed in drawn[2:6]} == {2}
 
 
 def talk(template: str) -> tuple[LoadedModel, Trajectory]:
