@@ -93,7 +93,7 @@ def kv_over_turns(rows: Rows) -> alt.LayerChart:
     x = alt.X("turn:Q", title="turn", axis=alt.Axis(tickMinStep=1))
     title = "KV after the turn (tokens, mean)"
     lines = (
-        alt.Chart(data(rows, ("turn", "kv_tokens")))
+        alt.Chart()
         .mark_line()
         .encode(
             x=x,
@@ -111,7 +111,7 @@ def kv_over_turns(rows: Rows) -> alt.LayerChart:
         )
     )
     band = (
-        alt.Chart(data(rows, ("turn", "kv_tokens_p10", "kv_tokens_p90")))
+        alt.Chart()
         .mark_area(opacity=0.12)
         .encode(
             x=x,
@@ -121,7 +121,7 @@ def kv_over_turns(rows: Rows) -> alt.LayerChart:
             detail="policy:N",
         )
     )
-    return alt.LayerChart(layer=[band, lines]).properties(height=380)
+    return alt.LayerChart(layer=[band, lines], data=data(rows, ("turn", "kv_tokens"))).properties(height=380)
 
 
 def seconds_per_turn(rows: Rows) -> alt.LayerChart:
@@ -164,9 +164,8 @@ def ttft_over_turns(rows: Rows) -> alt.LayerChart:
     title = "time to first token (s, median)"
     tip = [alt.Tooltip("policy:N"), alt.Tooltip("turn:Q"), alt.Tooltip("ttft_s:Q", title="TTFT (s)", format=".4f")]
     tip.append(alt.Tooltip("trajectories:Q"))
-    known = data(rows, ("turn", "ttft_s"))
     band = (
-        alt.Chart(known)
+        alt.Chart()
         .mark_area(opacity=0.12)
         .encode(
             x=x,
@@ -177,7 +176,7 @@ def ttft_over_turns(rows: Rows) -> alt.LayerChart:
         )
     )
     lines = (
-        alt.Chart(known)
+        alt.Chart()
         .mark_line()
         .encode(
             x=x,
@@ -188,7 +187,7 @@ def ttft_over_turns(rows: Rows) -> alt.LayerChart:
             tooltip=tip,
         )
     )
-    return alt.LayerChart(layer=[band, lines]).properties(height=380)
+    return alt.LayerChart(layer=[band, lines], data=data(rows, ("turn", "ttft_s"))).properties(height=380)
 
 
 def by_group(rows: Rows, title: str, *, across: str, order: Sequence[str], percent: bool = False) -> alt.FacetChart:
