@@ -56,8 +56,8 @@ class Setting:
             flags["agents"] = None
         slo = [f"{key}={limit:g}" for key, limit in (config.get("slo") or {}).items()]
         first = cls()
-        named = (str(config.get(key) or getattr(first, key)) for key in ("workload", "model", "gpu"))
-        return cls.of(*named, slo or first.slo, flags)
+        workload, model, gpu = (str(config.get(key) or getattr(first, key)) for key in ("workload", "model", "gpu"))
+        return cls.of(workload, model, gpu, slo or first.slo, flags)
 
     def get(self, flag: str) -> Any:
         """The value of a further option, None where it is at its default."""
@@ -83,8 +83,8 @@ class Setting:
         tp = tp_of(str(flags.pop("tp", "auto")))
         if flags.get("calibration"):
             flags["calibration"] = placed(str(flags["calibration"]), store)
-        names = (placed(name, store) for name in (self.workload, self.model, self.gpu))
-        return given(*names, store=store, tp=tp, **flags)
+        workload, model, gpu = (placed(name, store) for name in (self.workload, self.model, self.gpu))
+        return given(workload, model, gpu, store=store, tp=tp, **flags)
 
 
 def shared() -> tuple[Option, ...]:

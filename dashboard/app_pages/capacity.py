@@ -44,6 +44,7 @@ row = answers.get(policy)
 own = next((info for info in runs if row and info.run_id == row["run_id"]), None)
 paired = queries_capacity.answers(store, [own]) if own else {}
 full = paired.get("full") or answers.get("full")
+pair = [entry for entry in (full, row) if entry] if row else []
 told = frame if own is None or "contexts" in own.config else {**frame, **own.config}
 slo = (own.config.get("slo") if own else None) or frame["slo"]
 if own and untouched and queries_capacity.identity(own.config) != queries_capacity.identity(frame):
@@ -91,8 +92,6 @@ if answers:
     )
 
 if row:
-    pair = [entry for entry in (full, row) if entry]
-    pair = pair[:1] if policy == "full" else pair
     st.subheader("Why not fewer? · simulated")
     for entry in pair:
         st.markdown(f"- {plain(entry['policy'])}: {plain(said.why_not_fewer(entry, slo))}")
