@@ -52,7 +52,7 @@ def figures(row: Row) -> list[Figure]:
         Figure("GPUs saved · simulated", saved, _between(row, "gpus_saved")),
         Figure("USD per month · assumed price", _whole(row.get("cost_per_month")), _month(row)),
         Figure("Turns that eat the saving · simulated", _turns(row), str(row.get("turns_break_even_note") or "")),
-        Figure("If machines are slower / faster", _pair(row), "by the cost model's own error, estimated"),
+        Figure("If machines are slower / faster · simulated", _pair(row), "by the error of the cost model (estimated)"),
         Figure("Headroom in load · simulated", _headroom(row), str(row.get("headroom_note") or "")),
         Figure("Batch, mean · simulated", _short(row.get("batch_mean")), f"at most {_whole(row.get('batch_max'))}"),
         Figure("Tokens per second · simulated", _whole(row.get("throughput_tokens_per_s")), _rates(row)),
@@ -110,7 +110,8 @@ def why_not_fewer(row: Row, slo: Mapping[str, float]) -> str:
     word = {"fails": "break a promise", "undecided": "may break a promise", "meets": "keep it too"}
     grows = "; the queue grows" if below.get("saturated") else ""
     because = ": " + ", ".join(happened) if happened else ""
-    return f"{below['gpus']} GPUs {word[below['verdict']]}{because}{grows}. Binds: {below['binding_constraint']}."
+    binds = below.get("binding_constraint") or row.get("binding_constraint") or NOT
+    return f"{below['gpus']} GPUs {word[below['verdict']]}{because}{grows}. Binds: {binds}."
 
 
 def by_tolerance(rows: Rows) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -34,7 +34,7 @@ from .service import Service
 from .verbs import Option, words
 
 NEW = "new"
-JOB, LAST, BASE = "capacity job", "capacity question", "capacity base"
+JOB, LAST, BASE, SEEN = "capacity job", "capacity question", "capacity base", "capacity seen"
 _KEEPS = (0.05, 1.0)
 _CHOICES = {
     "tp": ("auto", "1", "2", "4", "8"),
@@ -48,16 +48,13 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The question with its policy. `base` is the stored plan it began from; `untouched`: nothing was changed since."""
+    """The question with its policy, and what the policy is made of. `replay`: where quality is from, None: newest."""
 
     setting: Setting
     policy: str
     method: str
     keep: float | None
     replay: str | None = None
-    base: RunInfo | None = None
-    untouched: bool = False
-    runs: tuple[RunInfo, ...] = field(default=())
 
 
 def start_from(known: Sequence[RunInfo]) -> RunInfo | None:
@@ -146,6 +143,14 @@ def policy(known: Sequence[str]) -> tuple[str, str, float | None]:
         st.query_params["keep"] = f"{keep:g}"
     chosen = policies_of([method], [f"{keep:g}"])[-1]
     return str(chosen), method, keep if keeps else None
+
+
+def looked_at(ask: Ask) -> list[str]:
+    """The policies of this method that this session has looked at for this question, the present one last."""
+    seen: dict[Any, list[str]] = st.session_state.setdefault(SEEN, {})
+    before = [text for text in seen.get((ask.setting, ask.method), []) if text != ask.policy]
+    seen[ask.setting, ask.method] = [*before, ask.policy]
+    return seen[ask.setting, ask.method]
 
 
 def parted(text: str) -> tuple[str, float | None]:

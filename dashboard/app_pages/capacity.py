@@ -57,6 +57,7 @@ answer = said.spoken(told, full, row) if row else None
 st.subheader("Answer · simulated" if row else "Answer · estimated bound")
 try:
     bounds = [capacity_bounds.bound(setting, text, store) for text in ("full", policy)]
+    looked_at = [capacity_bounds.bound(setting, text, store) for text in parts_capacity.looked_at(ask)]
 except UserError as error:
     st.error(plain(error), icon=":material/error:")
     st.stop()
@@ -82,8 +83,8 @@ parts_capacity.refine(service, ask, jobs, row["replications"] if row else None)
 
 same = [entry for text, entry in answers.items() if text == "full" or parted(text)[0] == method]
 st.subheader("GPUs against the keep ratio")
-st.altair_chart(charts_capacity.gpus_over_keep(same, bounds[1:], keep), width="stretch")
-st.caption("Dashed: the full cache (simulated). Lines: 95 % interval.")
+st.altair_chart(charts_capacity.gpus_over_keep(same, looked_at, keep), width="stretch")
+st.caption("Dashed: the full cache (simulated). Lines: 95 % interval. Bounds: of the ratios looked at so far.")
 if answers:
     st.subheader("GPUs needed · simulated")
     st.altair_chart(charts.gpus_needed(list(answers.values())), width="stretch")

@@ -46,7 +46,7 @@ def test_a_stored_plan_leads_with_its_sentence_and_its_figures(own_store: Path):
     shown = figures(app)
     assert shown["GPUs needed · simulated"] == "14"
     assert shown["GPUs saved · simulated"] == "13"
-    assert shown["If machines are slower / faster"] == "15 / 13"
+    assert shown["If machines are slower / faster · simulated"] == "15 / 13"
     assert shown["Turns that eat the saving · simulated"] == "1.90 ×"
     assert "What binds (simulated): KV blocks." in words(app)
     assert "400 agents (assumed)" in list(app.dataframe[-1].value["value"])
