@@ -94,7 +94,7 @@ def plan_command(
     replications: Annotated[
         int, typer.Option(help="replications per fleet size; fewer than 10 are flagged", min=2)
     ] = 10,
-    max_gpus: Annotated[int, typer.Option(help="no fleet beyond this many GPUs is looked at", min=1)] = 512,
+    max_gpus: Annotated[int, typer.Option(help="no fleet beyond this many GPUs is looked at", min=1, max=16_384)] = 512,
     seed: Seed = 0,
     as_json: Json = False,
     store: StorePath = None,

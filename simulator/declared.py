@@ -36,6 +36,8 @@ NUMBERS = ("sessions", "agents", "rate", "burstiness", "shared_prefix_tokens", "
 KNOWN = ("name", *LAWS, *NUMBERS)
 SCORES = {"p75": Z75, "p90": Z90, "p95": 1.644854, "p99": 2.326348}
 MOST_SESSIONS = 100_000
+MOST_TURNS = 1_000_000  # of all sessions together
+MOST_DRAWN = 1e12
 
 
 def load_declared(path: str | Path, seed: int) -> Workload:
@@ -58,6 +60,8 @@ def _drawn(raw: Mapping[str, Any], where: str, rng: np.random.Generator, name: s
     shared = _whole(raw, "shared_prefix_tokens", where, 0, least=0)
     groups = _whole(raw, "groups", where, 1)
     turns = whole(_draws(raw, "turns", where, rng, count))
+    if sum(turns) > MOST_TURNS:
+        raise UserError(f"{where}: {sum(turns):,} turns in {count:,} sessions; at most {MOST_TURNS:,}")
     prefixes = whole(_draws(raw, "prefix_tokens", where, rng, count))
     if min(prefixes) <= shared and shared:
         raise UserError(
@@ -94,7 +98,8 @@ def _draws(
         return _lognormal(law, key, where, rng, size)
     if _is_number(law):
         return np.full(size, float(law))
-    raise UserError(f"{where}: {key} = {law!r}: a number of 0 or more, a list of them, or {{p50 = …, p90 = …}}")
+    known = f"a number from 0 to {MOST_DRAWN:g}, a list of them, or {{p50 = …, p90 = …}}"
+    raise UserError(f"{where}: {key} = {law!r}: {known}")
 
 
 def _lognormal(law: Mapping[str, Any], key: str, where: str, rng: np.random.Generator, size: int) -> np.ndarray:
@@ -109,16 +114,16 @@ def _lognormal(law: Mapping[str, Any], key: str, where: str, rng: np.random.Gene
     least, most = values.get("least", 0.0), values.get("most", float("inf"))
     if least > most:
         raise UserError(f"{where}: {key}: least is above most")
-    return np.clip(drawn, least, most)
+    return np.clip(drawn, least, min(most, MOST_DRAWN))
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= MOST_DRAWN
 
 
 def _number(raw: Mapping[str, Any], key: str, where: str) -> float:
     if not _is_number(raw[key]):
-        raise UserError(f"{where}: {key} = {raw[key]!r}: a finite number of 0 or more")
+        raise UserError(f"{where}: {key} = {raw[key]!r}: a number from 0 to {MOST_DRAWN:g}")
     return float(raw[key])
 
 

@@ -17,7 +17,8 @@ TP_SIZES = (1, 2, 4, 8)
 HOST_GIB = 128.0  # host memory per GPU that offloaded sessions may fill: assumed
 PREEMPTIONS = ("recompute", "swap")
 COMPACTIONS = ("inline", "beside")
-_TTL = re.compile(r"^ttl:([0-9.]+)$")
+MOST_HOST_GIB = 1e6  # a pebibyte: more is a slip
+_TTL = re.compile(r"ttl:([0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,7 @@ class Deployment:
             raise UserError(f"--tp {self.tp}: one of {', '.join(map(str, TP_SIZES))}, or auto")
         if not 0.1 <= self.utilisation <= 1.0:
             raise UserError(f"--utilisation {self.utilisation}: a share between 0.1 and 1")
-        match = _TTL.match(self.retention)
-        if self.retention not in ("lru", "offload") and not (match and match.group(1).count(".") < 2):
+        if self.retention not in ("lru", "offload") and not _TTL.fullmatch(self.retention):
             raise UserError(f"--retention {self.retention!r}: lru, ttl:SECONDS or offload")
         for what, value, known in (
             ("--preemption", self.preemption, PREEMPTIONS),
@@ -68,13 +68,15 @@ class Deployment:
         ):
             if value not in known:
                 raise UserError(f"{what} {value!r}: one of {', '.join(known)}")
+        if not 0 <= self.host_gib <= MOST_HOST_GIB:
+            raise UserError(f"--host-gib {self.host_gib:g}: GiB of host memory per GPU, 0 to {MOST_HOST_GIB:,.0f}")
         if self.coarse_tokens < 0 or self.coarse_tokens % BLOCK_TOKENS:
             raise UserError(f"--coarse-tokens {self.coarse_tokens}: 0, or a multiple of {BLOCK_TOKENS}")
 
     @property
     def ttl_s(self) -> float:
         """Seconds after which an idle session's cache goes; infinite unless `retention` says so."""
-        match = _TTL.match(self.retention)
+        match = _TTL.fullmatch(self.retention)
         return float(match.group(1)) if match else float("inf")
 
     @property

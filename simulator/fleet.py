@@ -58,7 +58,7 @@ class Fleet:
         self.left: dict[int, dict[int, Live]] = {}  # agent → replica → what its session has left there
         self.stranded: list[Live] = []  # turns that wait for a replica to come back
         self.agents = 0
-        self.draws = [0] * (workload.agents or 0)
+        self.draws: dict[int, int] = {}  # agent → sessions that it has begun
         self.before: dict[str, float] = {}
         self.arrivals: Iterator[float] = iter(())
         self.populate()
@@ -179,8 +179,8 @@ class Fleet:
         if self.workload.kind == "recorded":
             index = neighbour(self.seed, agent, len(usable))
         elif self.workload.agents:
-            index = pick(self.seed, agent, self.draws[agent], len(usable))
-            self.draws[agent] += 1
+            index = pick(self.seed, agent, self.draws.get(agent, 0), len(usable))
+            self.draws[agent] = self.draws.get(agent, 0) + 1
         else:
             index = pick(self.seed, agent, 0, len(usable))
         plan = self.plan_of(usable[index])

@@ -84,7 +84,7 @@ def tp_of(text: str) -> int | None:
     """`auto` → None; UserError on anything that is not a number."""
     if text == "auto":
         return None
-    if not text.isdigit():
+    if not text.isdecimal():
         raise UserError(f"--tp {text!r}: auto, or a number of GPUs")
     return int(text)
 

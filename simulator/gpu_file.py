@@ -104,7 +104,7 @@ def read_calibration(path: str | Path) -> Calibration:
     name, base = (raw.get(key) for key in ("name", "base"))
     if not isinstance(name, str) or not name.strip():
         raise UserError(f'GPU file {path.name}: name = "…" is missing')
-    if base is not None and base not in GPUS:
+    if base is not None and (not isinstance(base, str) or base not in GPUS):
         raise unknown("base", str(base), GPUS, f"GPU file {path.name}")
     facts = raw.get("calibration", {})
     if not isinstance(facts, dict):

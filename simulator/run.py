@@ -23,6 +23,7 @@ from .workload import Workload
 
 TURNS = 5000  # measured turns of one replication, about
 SHORT_LOG = 200  # sessions below which a recorded log is measured from its first request
+MOST_REPLICAS = 16_384  # in one simulation
 WARM_UP = 0.5  # of the measured time, before it: residency needs a while to settle
 
 
@@ -117,6 +118,8 @@ def run_fleet(
 
     `watch(fleet, warm, end)` is called before anything runs: to look at it over time (`Series`), or when it is over.
     """
+    if replicas > MOST_REPLICAS:
+        raise UserError(f"{replicas:,} replicas: up to {MOST_REPLICAS:,} are simulated")
     began = time.perf_counter()
     warm, end = scenario.horizon_s()
     deployment, cost = scenario.deployment, scenario.cost

@@ -46,7 +46,8 @@ def parse_slo(texts: Sequence[str] | Mapping[str, float]) -> tuple[Slo, ...]:
             limit = float(match.group(3)) if match else 0.0
         except ValueError:
             limit = 0.0
-        if not match or match.group(1) not in METRICS or int(match.group(2)) not in PERCENTILES or not limit > 0:
+        known_name = match and match.group(1) in METRICS and int(match.group(2)) in PERCENTILES
+        if not match or not known_name or not 0 < limit < float("inf"):
             raise UserError(f"--slo {text!r}: write {known}, for instance ttft_p95=2")
         slo = Slo(match.group(1), int(match.group(2)), limit)
         if any(slo.key == other.key for other in out):

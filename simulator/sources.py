@@ -27,7 +27,9 @@ from .workload import Z90, Workload, lognormal, long_agents
 BUNDLED = ("long-agents", "samples")
 DEFAULT_AGENTS = 400
 DEFAULT_WAIT = (3.8, 28.9)
-_WAIT = re.compile(r"^lognormal:([0-9.]+),([0-9.]+)$")
+MOST_SCALE = 1e6
+_SECONDS = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_WAIT = re.compile(f"lognormal:{_SECONDS},{_SECONDS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ class Fill:
     def __post_init__(self) -> None:
         if self.agents is not None and self.rate is not None:
             raise UserError("--agents and --rate exclude each other: a closed workload or an open one")
-        if self.scale_tokens is not None and not self.scale_tokens > 0:
-            raise UserError("--scale-tokens: a factor above 0")
+        if self.scale_tokens is not None and not 0 < self.scale_tokens <= MOST_SCALE:
+            raise UserError(f"--scale-tokens: a factor above 0, up to {MOST_SCALE:,.0f}")
         if self.prefix_tokens is not None and self.prefix_tokens < 1:
             raise UserError("--prefix-tokens: at least 1")
         if self.scale_load is not None and not 0 < self.scale_load < float("inf"):
@@ -150,8 +152,8 @@ def _with_waits(load: Workload, fill: Fill, seed: int, assumed: list[str]) -> Wo
     missing = sum(map(math.isnan, (w for s in load.sessions for w in s.waits)))
     law: tuple[float, float] | None = None
     if fill.tool_wait and fill.tool_wait != "recorded":
-        match = _WAIT.match(fill.tool_wait)
-        if not match or not 0 < float(match.group(1)) < float(match.group(2)):
+        match = _WAIT.fullmatch(fill.tool_wait)
+        if not match or not 0 < float(match.group(1)) < float(match.group(2)) < float("inf"):
             raise UserError(f"--tool-wait {fill.tool_wait!r}: recorded, or lognormal:P50,P90 in seconds")
         law = float(match.group(1)), float(match.group(2))
         replace_all = True

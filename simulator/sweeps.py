@@ -28,7 +28,7 @@ def _number(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    if not text.isdigit():
+    if not text.isdecimal():
         raise UserError(f"--sweep: {text!r} is no whole number")
     return int(text)
 

@@ -19,6 +19,7 @@ from .positions import Positions
 from .session import SessionSpec
 
 Z75, Z90 = 0.674490, 1.281552
+LEAST_RATE = 1e-12  # sessions per second: one in 30,000 years
 STRUCTURAL_TOKENS = 2  # opening and closing markup per segment, where there is no text to count it in
 
 
@@ -45,8 +46,8 @@ class Workload:
             raise UserError(f"workload {self.name}: no sessions")
         if self.agents is not None and self.agents < 1:
             raise UserError("--agents: at least 1")
-        if self.rate is not None and not 0 < self.rate < float("inf"):
-            raise UserError("--rate: a finite number of sessions per second, above 0")
+        if self.rate is not None and not LEAST_RATE <= self.rate < float("inf"):
+            raise UserError(f"--rate: a finite number of sessions per second, {LEAST_RATE:g} at least")
         if not 0 < self.burstiness < float("inf"):
             raise UserError("--burstiness: a coefficient of variation above 0; 1 is Poisson")
         if not 0 < self.scale_load < float("inf"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import UserError
 
+MOST = {"num_hidden_layers": 10_000}  # layers are listed one by one
 KINDS = {"full_attention": "full", "sliding_attention": "sliding", "linear_attention": "linear"}
 
 
@@ -38,6 +39,8 @@ class Values:
         value = self.raw(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.error(f"{key} must be a whole number of at least 1, not {value!r}")
+        if value > MOST.get(key, 1 << 40):
+            raise self.error(f"{key} is {value:,}, beyond anything that is built")
         return value
 
     def maybe(self, key: str) -> int | None:

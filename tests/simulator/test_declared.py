@@ -94,7 +94,7 @@ def test_single_turns_need_no_tools(write):
         ("tool_token = 3", "unknown key 'tool_token' in load.toml. Did you mean 'tool_tokens'\\? Known: agents, "),
         ("agents = 0", "agents = 0: a whole number from 1"),
         ("agents = 1\nrate = 1.0", "agents and rate exclude each other"),
-        ("rate = -1", "rate = -1: a finite number"),
+        ("rate = -1", "rate = -1: a number from 0"),
         ("burstiness = 0", "--burstiness"),
         ("sessions = 1000000", "sessions = 1000000: a whole number from 1 to 100,000"),
         ("shared_prefix_tokens = 500", "prefix_tokens of 500 is not above shared_prefix_tokens"),
@@ -103,9 +103,12 @@ def test_single_turns_need_no_tools(write):
         ("user_tokens = {p50 = 5, p90 = 9, p95 = 10}", "a log-normal law needs"),
         ("user_tokens = {p50 = 5, p91 = 9}", "unknown key 'p91' in load.toml: user_tokens"),
         ("user_tokens = {p50 = 5, p90 = 9, least = 8, most = 7}", "least is above most"),
-        ("user_tokens = []", "user_tokens = \\[\\]: a number of 0 or more, a list"),
-        ("user_tokens = true", "user_tokens = True: a number of 0 or more"),
-        ("user_tokens = [1, -2]", "a number of 0 or more, a list"),
+        ("user_tokens = []", "user_tokens = \\[\\]: a number from 0 to 1e\\+12, a list"),
+        ("user_tokens = true", "user_tokens = True: a number from 0"),
+        ("user_tokens = [1, -2]", "a number from 0 to 1e\\+12, a list"),
+        ("user_tokens = 1e300", "user_tokens = 1e\\+300: a number from 0 to 1e\\+12"),
+        ("user_tokens = {p50 = 5, p90 = 1e308}", "p90 = 1e\\+308: a number from 0"),
+        ("rate = 5e-324", "sessions per second, 1e-12 at least"),
         ("= 3", "not TOML"),
     ],
 )
@@ -119,3 +122,8 @@ def test_what_is_missing_is_named(write, tmp_path):
         load_declared(write(BASE.replace("tool_wait_s", "#")), 0)
     with pytest.raises(UserError, match="No such file"):
         load_declared(tmp_path / "none.toml", 0)
+
+
+def test_more_turns_than_memory_holds_are_refused_before_they_are_drawn(write):
+    with pytest.raises(UserError, match=r"turns in 400 sessions; at most 1,000,000"):
+        load_declared(write("turns = 1e9\nprefix_tokens = 10\nassistant_tokens = 5"), 0)

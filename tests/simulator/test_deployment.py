@@ -66,6 +66,11 @@ def test_the_smallest_size_that_holds_the_longest_session_is_chosen():
         ({"kv_dtype": "fp4"}, "--kv-dtype 'fp4'"),
         ({"tp": 3}, "--tp 3"),
         ({"utilisation": 1.5}, "--utilisation"),
+        ({"retention": "ttl:."}, "--retention 'ttl:.'"),
+        ({"retention": "ttl:1\n"}, "--retention"),
+        ({"host_gib": float("inf")}, "--host-gib inf"),
+        ({"host_gib": float("nan")}, "--host-gib nan"),
+        ({"host_gib": 1e300}, "--host-gib"),
     ],
 )
 def test_deployments_that_cannot_be_are_refused(fields, reason):

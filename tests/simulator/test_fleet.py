@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from worlds import TE, closed, deployment, scenario, sessions
 
+from kvmill.errors import UserError
 from kvmill.simulator.fleet import Fleet
 from kvmill.simulator.routers import counted
 from kvmill.simulator.run import run_fleet
@@ -178,3 +179,10 @@ def test_sessions_wait_in_line_not_in_memory():
     fleet.env.run(until=5000.0)
     assert len(fleet.live) < 5
     assert len(fleet.turns) == pytest.approx(500, abs=1)
+
+
+def test_more_than_can_be_simulated_is_refused_before_it_fills_the_memory():
+    with pytest.raises(UserError, match="20,000 replicas: up to 16,384"):
+        run_fleet(scenario(closed(5)), 20_000, 0)
+    with pytest.raises(UserError, match="10,000,000,000 sessions at once"):
+        run_fleet(scenario(closed(10**10)), 1, 0)

@@ -66,6 +66,8 @@ def test_a_gpu_may_be_given_whole_and_then_has_no_price(tmp_path):
         ('name = "x"\nbase = "h100"\nbandwith_gb_s = 9', r"unknown key 'bandwith_gb_s'.*Did you mean 'bandwidth_gb_s'"),
         ('name = "x"\nbase = "h101"', r"unknown base 'h101'.*h100"),
         ('base = "h100"', "name = "),
+        ('name = "x"\nbase = ["h100"]', "unknown base"),
+        ('name = "x"\nbase = {x = 1}', "unknown base"),
         ('name = "h100"\nbase = "h100"', "built-in"),
         ('name = "x"\nbase = "h100"\nbandwidth_gb_s = 3.35', r"bandwidth_gb_s = 3.35: must be between 50 .* unit"),
         ('name = "x"\nbase = "h100"\ndecode_attention_efficiency = 80', "between 0.01 and 1"),

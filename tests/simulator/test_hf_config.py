@@ -74,6 +74,7 @@ def test_a_hub_id_that_is_not_cached_is_never_fetched_and_says_what_to_do(tmp_pa
         ({"hidden_size": "big"}, "hidden_size must be a whole number"),
         ({"hidden_size": True}, "hidden_size must be a whole number"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be a whole number of at least 1"),
+        ({"num_hidden_layers": 10**12}, "num_hidden_layers is 1,000,000,000,000, beyond anything that is built"),
         ({"vocab_size": None}, "vocab_size must be a whole number of at least 1, not None"),
         ({"num_key_value_heads": 5}, "32 query heads cannot share 5 KV heads evenly"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),

@@ -100,7 +100,14 @@ def test_a_load_is_scaled_by_its_own_measure():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"agents": 0}, {"rate": 0.0}, {"rate": -1.0}, {"rate": 1.0, "burstiness": 0.0}, {"scale_load": -1.0}],
+    [
+        {"agents": 0},
+        {"rate": 0.0},
+        {"rate": -1.0},
+        {"rate": 5e-324},
+        {"rate": 1.0, "burstiness": 0.0},
+        {"scale_load": -1.0},
+    ],
 )
 def test_loads_that_cannot_be_are_refused(fields):
     with pytest.raises(UserError):
