@@ -178,7 +178,7 @@ def _month(row: Row) -> str:
 
 def _turns(row: Row) -> str:
     growth = row.get("turns_break_even")
-    if growth is None:
+    if growth is None or not row.get("gpus_saved") or row["gpus_saved"] < 0:
         return NOT
     return f"{'≥ ' if row.get('turns_break_even_note') else ''}{1 + growth:.2f} ×"
 

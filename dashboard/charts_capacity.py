@@ -87,8 +87,8 @@ def gpus_over_keep(rows: Rows, bounds: Sequence[Bound], chosen: float | None) ->
 
 def gpus_over_load(rows: Rows, answers: Rows) -> alt.LayerChart:
     """GPUs against load, as a factor: closed forms as lines, the simulated answers as points at 1."""
-    names = _names([*rows, *answers])
-    y = alt.Y("holding:Q", title="GPUs that hold every cache (estimated)", scale=alt.Scale(zero=True))
+    names = _names([*answers, *rows])
+    y = alt.Y("holding:Q", title="GPUs (estimated)", scale=alt.Scale(zero=True))
     x = alt.X("load:Q", title="load, times the workload's own")
     tip = [
         alt.Tooltip("policy:N"),
@@ -143,9 +143,9 @@ def gpus_by_tolerance(rows: Rows) -> alt.Chart:
 def goodput(rows: Rows, answers: Rows) -> alt.LayerChart:
     """Turns per second within the promises against fleet size, mean and range; a rule at each policy's answer."""
     rows = [row for row in rows if row.get("goodput") is not None]
-    names = _names(rows)
+    names = _names([*answers, *rows])
     x = alt.X("gpus:Q", title="GPUs", axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(zero=False))
-    y = alt.Y("goodput:Q", title="turns per second within the promises (simulated)", scale=alt.Scale(zero=True))
+    y = alt.Y("goodput:Q", title="turns/s within the promises", scale=alt.Scale(zero=True))
     tip = [
         alt.Tooltip("policy:N"),
         alt.Tooltip("gpus:Q", title="GPUs"),
@@ -164,9 +164,12 @@ def goodput(rows: Rows, answers: Rows) -> alt.LayerChart:
     return alt.LayerChart(layer=[here, lines, ranges, points]).properties(height=HEIGHT)
 
 
-def kv_over_time(rows: Rows) -> alt.LayerChart:
-    """Share of the KV blocks in use over simulated time: a line per policy; dashed, what running requests hold."""
-    names = _names(rows)
+def kv_over_time(rows: Rows, answers: Rows) -> alt.LayerChart:
+    """Share of the KV blocks in use over simulated time: a line per policy; dashed, what running requests hold.
+
+    `answers` are the policies shown elsewhere on the page, which keep their colours.
+    """
+    names = _names([*answers, *rows])
     x = alt.X("start_s:Q", title="simulated time (s)")
     y = alt.Y("kv_used_share:Q", title="KV blocks in use", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
     tip = [

@@ -54,7 +54,7 @@ def as_html(found: Row) -> str:
         f'<p class="small">{escape(terms)} · made {escape(str(found.get("made") or ""))} UTC by kvmill</p>',
         f'<p class="answer">{escape(str(found.get("answer") or "There is no answer in one sentence."))}</p>',
         _section("GPUs needed (simulated)", bars(rows)),
-        _section("Figures", _table([_figures(row) for row in rows])),
+        _section("Figures", _table(_figures(rows))),
         _section("Latencies at that size (simulated)", _table(said.latency_rows(rows))),
         _section("Why not fewer? (simulated)", _fewer(rows, slo)),
         _section("What the saving is made of (simulated)", _table(said.effect_rows(last)) if last else ""),
@@ -145,10 +145,16 @@ def _cell(value: Any) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else escape(str(value))
 
 
-def _figures(row: Row) -> dict[str, Any]:
-    told = {figure.label: f"{figure.value} ({figure.note})" if figure.note else figure.value for figure in
-            said.figures(row)}  # fmt: skip
-    return {"policy": row["policy"]} | told | {"binds (simulated)": row.get("binding_constraint")}
+def _figures(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """A line per figure, a column per policy."""
+    lines: dict[str, dict[str, str]] = {}
+    for row in rows:
+        for figure in said.figures(row):
+            value = f"{figure.value} ({figure.note})" if figure.note else figure.value
+            lines.setdefault(figure.label, {"figure": figure.label})[row["policy"]] = value
+        binds = lines.setdefault("binds", {"figure": "Binding constraint · simulated"})
+        binds[row["policy"]] = row.get("binding_constraint") or said.NOT
+    return list(lines.values())
 
 
 def _fewer(rows: Sequence[Row], slo: Mapping[str, float]) -> str:

@@ -119,7 +119,7 @@ if row:
     with right:
         st.subheader("KV occupancy over time · simulated")
         if watched:
-            st.altair_chart(charts_capacity.kv_over_time(watched), width="stretch")
+            st.altair_chart(charts_capacity.kv_over_time(watched, pair), width="stretch")
             st.caption("Dashed: held by running requests. The rest are caches of agents whose tools run.")
         parts_capacity.over_time(service, ask, wanted, {entry["policy"] for entry in watched})
     effects = said.effect_rows(row)
@@ -141,6 +141,11 @@ if any(entry["policy"] != "full" for entry in tolerated):
 else:
     right.write("No loss of accuracy was measured for a policy that was planned: replay the policies first.")
 
+shapes = (own.config.get("other_shapes") if own else None) or []
+if shapes:
+    st.markdown("**To the shape of the workload** · GPUs, simulated")
+    st.dataframe(shapes, hide_index=True)
+
 st.subheader("Take it along")
 replications = row["replications"] if row else FIRST_LOOK
 line = parts_capacity.copied(ask, replications)
@@ -150,7 +155,7 @@ if row:
         "slo": slo,
         "answer": answer,
         "plans": pair,
-        "other_shapes": (own.config.get("other_shapes") if own else None) or [],
+        "other_shapes": shapes,
         "command": line,
         "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
     }
