@@ -105,6 +105,12 @@ def test_too_few_trajectories_say_how_many_more(tmp_path: Path) -> None:
     assert "fewer than 10 decide nothing" in few["candidates"][0]["verdict"]
 
 
+@pytest.mark.parametrize(("count", "named"), [(9, None), (10, MIDDLE)])
+def test_ten_trajectories_may_decide_and_nine_may_not(tmp_path: Path, count: int, named: str | None) -> None:
+    store = stored(tmp_path, {"full": (900, full), MIDDLE: (300, full)}, count=count)
+    assert recommend(store, max_loss=0.1)["policy"] == named
+
+
 def test_a_policy_that_is_too_slow_or_failed_is_not_named(tmp_path: Path) -> None:
     both = {"full": (900, full), MIDDLE: (300, full)}
     slow = stored(tmp_path / "a", both, seconds={"full": [9.0, 1.0, 1.0], MIDDLE: [9.0, 1.2, 1.2]})

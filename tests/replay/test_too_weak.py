@@ -91,6 +91,18 @@ def test_probes_of_a_weak_family_count_in_no_group(tmp_path: Path, by: str) -> N
     assert te["answer_ll"] == -2.0
 
 
+@pytest.mark.parametrize(("right", "shown"), [(48, True), (47, False)])
+def test_a_family_that_reaches_sixty_percent_is_shown(tmp_path: Path, right: int, shown: bool) -> None:
+    store = Store.open(tmp_path)
+    run = store.begin("replay", {"model": "m", "policies": ["full"]}, device="cpu")
+    each = [right // 10 + (n < right % 10) for n in range(10)]
+    run.add({"cells": [cell("f", n, "full", count, "choice") for n, count in enumerate(each)]}, key="all")
+    run.finish()
+    found = summary(store)
+    assert found["policies"][0]["answer_accuracy"] == (right / 80 if shown else None)
+    assert (found["accuracy_not_shown"] == []) is shown
+
+
 def test_alone_it_leaves_no_accuracy_and_nothing_to_compare(tmp_path: Path) -> None:
     found = summary(stored(tmp_path, 10, families=("weak",)))
     assert [entry["answer_accuracy"] for entry in found["policies"]] == [None, None]
