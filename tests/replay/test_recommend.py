@@ -111,9 +111,21 @@ def test_ten_trajectories_may_decide_and_nine_may_not(tmp_path: Path, count: int
     assert recommend(store, max_loss=0.1)["policy"] == named
 
 
+def test_policies_tested_together_need_more_than_one_alone(tmp_path: Path) -> None:
+    """p is 0.036 for either: enough at 95 % for one, not for two (Holm)."""
+
+    def near(i: int) -> float:
+        return full(i) - (0.1 if i % 2 == 0 else 0)
+
+    alone = stored(tmp_path / "one", {"full": (900, full), MIDDLE: (300, near)}, count=20)
+    assert recommend(alone, max_loss=0.1)["policy"] == MIDDLE
+    both = stored(tmp_path / "two", {"full": (900, full), MIDDLE: (300, near), SMALL: (200, near)}, count=20)
+    assert recommend(both, max_loss=0.1)["policy"] is None
+
+
 def test_a_policy_that_is_too_slow_or_failed_is_not_named(tmp_path: Path) -> None:
     both = {"full": (900, full), MIDDLE: (300, full)}
-    slow = stored(tmp_path / "a", both, seconds={"full": [9.0, 1.0, 1.0], MIDDLE: [9.0, 1.2, 1.2]})
+    slow = stored(tmp_path / "a", both, seconds={"full": [9.0, 1.0], MIDDLE: [9.0, 1.2]})
     assert recommend(slow)["policy"] is None
     assert "the median turn takes +20%, more than +10%" in recommend(slow)["reason"]
     assert recommend(slow, max_latency=0.25)["latency"] == pytest.approx(0.2)
