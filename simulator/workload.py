@@ -19,7 +19,7 @@ from .positions import Positions
 from .session import SessionSpec
 
 Z75, Z90 = 0.674490, 1.281552
-LEAST_RATE = 1e-12  # sessions per second: one in 30,000 years
+LEAST_RATE = 1e-6  # sessions per second: below it a clock in double precision tells microseconds no more
 STRUCTURAL_TOKENS = 2  # opening and closing markup per segment, where there is no text to count it in
 
 

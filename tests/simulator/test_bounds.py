@@ -5,11 +5,12 @@ import pytest
 from worlds import SLOS, TE, closed, deployment, scenario, sessions
 
 from kvmill.simulator.bench import Bench, Variant
-from kvmill.simulator.bounds import hopeless, least_of, lower_bound, resident_blocks, resident_guess, too_large
+from kvmill.simulator.bounds import demand, hopeless, least_of, lower_bound, resident_blocks, resident_guess, too_large
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.search import bracket, mean_meets
+from kvmill.simulator.session import SessionSpec
 from kvmill.simulator.slo import parse_slo
-from kvmill.simulator.workload import Workload
+from kvmill.simulator.workload import Workload, assemble
 
 SMALL = scenario(closed(30, tool=1500, out=150), "full", deployment(40_000), turns=400)
 BUSY = sessions(40, turns=6, tool=1500, out=150, wait=0.5)
@@ -119,3 +120,11 @@ def test_turns_that_no_pool_holds_are_counted_as_a_fleet_rejects_them():
         assert bracket(bench, Variant(0), range(10), 4096).count is None
         assert len(bench.results) == 1
     assert too_large(SMALL) < 0.05
+
+
+def test_the_blocks_that_decoding_turns_hold_are_littles_law_to_the_digit():
+    load = Workload("one", (SessionSpec(assemble(1000, [801], []), (0.0,)),), rate=2.0)
+    world = scenario(load, "full", deployment(4000), turns=100)
+    pool, cost = world.deployment.blocks(), world.cost
+    lone_s = 800 * (cost.fixed_s(1) + cost.decode_attention_s(1, 1000))
+    assert demand(world) == pytest.approx(2.0 * lone_s * 63 / pool)
