@@ -103,6 +103,7 @@ def test_too_few_trajectories_say_how_many_more(tmp_path: Path) -> None:
     few = recommend(stored(tmp_path / "b", {"full": (900, full), MIDDLE: (300, full)}, count=6))
     assert few["policy"] is None
     assert "fewer than 10 decide nothing" in few["candidates"][0]["verdict"]
+    assert few["more_trajectories"] == 10 - 6
 
 
 @pytest.mark.parametrize(("count", "named"), [(9, None), (10, MIDDLE)])
