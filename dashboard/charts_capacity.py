@@ -170,7 +170,9 @@ def kv_over_time(rows: Rows, answers: Rows) -> alt.LayerChart:
     `answers` are the policies shown elsewhere on the page, which keep their colours.
     """
     names = _names([*answers, *rows])
-    x = alt.X("start_s:Q", title="simulated time (s)")
+    spans = [row["start_s"] for row in rows] or [0.0]
+    scale = alt.Scale(domain=[min(spans), max(spans)], nice=False)
+    x = alt.X("start_s:Q", title="simulated time (s)", scale=scale)
     y = alt.Y("kv_used_share:Q", title="KV blocks in use", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
     tip = [
         alt.Tooltip("policy:N"),

@@ -161,8 +161,9 @@ if row:
     }
     left, right = st.columns(2)
     name = f"{row['run_id']}-capacity"
-    left.download_button("Report as HTML", export.as_html(found), f"{name}.html", "text/html", key="capacity html")
-    right.download_button("As JSON", export.as_json(found), f"{name}.json", "application/json", key="capacity json")
+    # Made when it is asked for: a file made before would be gone from the server after the next look.
+    left.download_button("Report as HTML", lambda: export.as_html(found), f"{name}.html", "text/html")
+    right.download_button("As JSON", lambda: export.as_json(found), f"{name}.json", "application/json")
 st.subheader("Assumed and estimated")
 st.dataframe(export.assumed(told), hide_index=True, width="stretch")
 legend("simulated", "measured", "estimated", "assumed")
