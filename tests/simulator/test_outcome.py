@@ -3,9 +3,11 @@ import pytest
 from worlds import TE, closed, deployment, scenario
 
 from kvmill.simulator.fleet import Fleet
-from kvmill.simulator.outcome import observe
+from kvmill.simulator.outcome import _value as promised
+from kvmill.simulator.outcome import observe, summarise
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.session import SessionSpec
+from kvmill.simulator.slo import parse_slo
 from kvmill.simulator.workload import Workload, assemble
 
 
@@ -74,3 +76,19 @@ def test_a_rejected_turn_is_infinitely_late():
     seen = observe(fleet, 0.0, 10.0)
     assert seen.rejected > 0
     assert np.isinf(seen.ttft).sum() == seen.rejected
+
+
+def test_throughput_counts_what_ends_after_the_warm_up_whenever_it_came():
+    load = at_once(5, out=1000)
+    fleet, world = fleet_of(load)
+    fleet.env.run(until=40.0)
+    found = summarise(fleet, (), world.cost, warm=2.0, end=40.0, tp=1, seed=0, wall_s=0.0)
+    assert found.requests == 0, "all came before"
+    assert found.throughput_requests_per_s == pytest.approx(5 / 38)
+    assert found.throughput_tokens_per_s == pytest.approx(5000 / 38)
+
+
+def test_a_promise_is_compared_with_a_latency_that_occurred():
+    (slo,) = parse_slo(["ttft_p95=2"])
+    assert promised(np.arange(200.0), slo) == 190.0
+    assert promised(np.arange(199.0), slo) == 198.0, "too few for a p95: the largest"

@@ -127,6 +127,10 @@ def test_savings_are_paired_by_replication():
     assert (row["gpus_saved_low"], row["gpus_saved_high"]) == pytest.approx(
         tuple(np.quantile([3, 9, 6, 4, 8], [0.025, 0.975]))
     )
+    for smallest, ends in ((13, (6, 7)), (11, (5, 6))):
+        _, beside = side(12, [smallest] * 5)
+        row = answer(apart, beside, world, PolicyProfile(TE), range(5))
+        assert (row["gpus_saved_low"], row["gpus_saved_high"]) == ends, "the saving is in its own interval"
 
 
 def test_what_binds_is_read_where_one_replica_is_missing_by_majority():

@@ -8,6 +8,7 @@ from kvmill.replay.policies.registry import parse_policy
 from kvmill.simulator.cost import CostModel
 from kvmill.simulator.live import Live
 from kvmill.simulator.replica import Replica
+from kvmill.simulator.residency import Residency
 from kvmill.simulator.session import SessionSpec, compile_session
 from kvmill.simulator.workload import assemble
 
@@ -133,3 +134,13 @@ def test_compaction_beside_the_batch_delays_its_own_session_only():
     assert beside.ttft == pytest.approx(inline.ttft)
     assert inline.replica.meter.compaction_s > 0
     assert beside.replica.meter.compaction_s == 0
+
+
+def test_a_lost_compacted_cache_is_compacted_as_often_again():
+    place = deployment(8000)
+    cost, spec = CostModel.of(place), SessionSpec(assemble(500, [90] * 4, [400] * 3), (0.0,) * 4)
+    plan = compile_session(spec, parse_policy("te(proxy=boundary,keep=0.2)"), place, cost)
+    found = Residency(place, cost).prefill(Live(plan, 0, 3))
+    assert not found.whole
+    assert found.pay == plan.repay[3] == pytest.approx(sum(plan.pay))
+    assert found.pay > 2 * plan.pay[3]

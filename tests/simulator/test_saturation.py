@@ -66,3 +66,12 @@ def test_a_closed_fleet_whose_agents_wait_is_called_saturated():
     assert crowd.waiting_mean > 30
     assert not calm.saturated
     assert not calm.meets(SLOS) or calm.waiting_mean < 1
+
+
+def test_a_closed_fleet_is_saturated_by_its_crowd_alone():
+    """However long one looks: few of all turns are still unserved at the end, and no queue grows."""
+    load = closed(40, tool=1500, out=150, wait=0.5)
+    crowd = run_fleet(scenario(load, place=deployment(400_000), turns=4000), 1, 0)
+    assert crowd.unserved_share < 0.05
+    assert crowd.queue_growth <= GROWING
+    assert crowd.saturated
