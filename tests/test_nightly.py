@@ -198,14 +198,11 @@ def test_other_code_that_fails_is_exit_2_with_what_it_said(accepted, model: str,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_nights_with_the_real_model(tmp_path: Path) -> None:
-    """The real thing: ten trajectories of each family, accepted, then green."""
-    config = tmp_path / "nightly.toml"
-    config.write_text(
-        f'folder = "{tmp_path}/out"\n[traces]\npinned = ["samples"]\nper_family = 10\n'
-        f'[replay]\nmodel = "smollm2-135m"\npolicies = ["{TE}"]\n'
-    )
-    store = Store.open(tmp_path / "store")
+    """Ten short trajectories of each family, accepted, then green."""
+    store, config = filled(tmp_path / "store", turns=4), configured(tmp_path, "smollm2-135m", (TE,))
+    config.write_text(config.read_text().replace('dtype = "float32"\n', ""))
     code, found, _ = night(store, config)
     assert code == 4
     assert night(store, config, "--accept", found["run"])[0] == 0
