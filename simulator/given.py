@@ -64,6 +64,8 @@ def given(
     `calibration`: a file of constants and their error for this GPU. UserError on names that do not exist, on values
     that cannot be, and on a flag that is neither.
     """
+    if seed < 0:
+        raise UserError(f"--seed {seed}: 0 or more")
     flags = {name: value for name, value in flags.items() if value is not None}
     for name in flags:
         if name not in (*FILL, *REPLICA):

@@ -48,8 +48,8 @@ class Workload:
             raise UserError("--agents: at least 1")
         if self.rate is not None and not LEAST_RATE <= self.rate < float("inf"):
             raise UserError(f"--rate: a finite number of sessions per second, {LEAST_RATE:g} at least")
-        if not 0 < self.burstiness < float("inf"):
-            raise UserError("--burstiness: a coefficient of variation above 0; 1 is Poisson")
+        if not 1e-3 <= self.burstiness <= 1e3:
+            raise UserError("--burstiness: a coefficient of variation from 0.001 to 1,000; 1 is Poisson")
         if not 0 < self.scale_load < float("inf"):
             raise UserError("--scale-load: a factor above 0")
         if self.scale_load != 1 and self.kind != "recorded":

@@ -108,3 +108,25 @@ def test_a_step_feeds_no_more_tokens_than_the_budget(monkeypatch):
     load = Workload("some", (LONE,), agents=12)
     run_fleet(Scenario(load, "full", deployment(token_budget=64), SLOS, turns=40), 1, 0)
     assert max(fed) == 64
+
+
+def test_a_third_of_a_run_is_warm_up_unless_the_log_is_short():
+    load = Workload("one", (LONE,), rate=1.0)
+    warm, end = Scenario(load, "full", PLACE, SLOS, turns=300).horizon_s()
+    assert (warm, end) == pytest.approx((50.0, 150.0)), "three turns a second, 300 of them measured"
+
+
+def test_a_lost_compacted_cache_is_fed_again_on_rows_that_grow_slower_than_its_tokens():
+    """The raw text in chunks, up to the most rows that the policy ever holds, and every compaction again."""
+    place = deployment(retention="ttl:0", token_budget=1024)
+    spec = SessionSpec(assemble(1000, [100] * 8, [700] * 7), (5.0,) * 7 + (0.0,))
+    world, seen = Scenario(Workload("one", (spec,), rate=1e-3), HALF, place, SLOS, turns=60), []
+    run_fleet(world, 1, 3, watch=lambda fleet, *_: seen.append(fleet))
+    plan, turns = world.plan_of(0), seen[0].columns()
+    raw, top = plan.raw[7], plan.top[7]
+    assert top < 0.7 * raw
+    spent, slope = plan.repay[7], top / raw
+    for at in range(0, raw, 1024):
+        size = min(1024, raw - at)
+        spent += step(0, 0, 1, size, size * slope * (at + size / 2), int(at + size == raw))
+    assert turns[turns[:, 7] == 7, 1] == pytest.approx(spent, rel=1e-6)

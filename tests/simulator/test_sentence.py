@@ -108,5 +108,5 @@ def test_what_becomes_of_waiting_caches_is_said_as_it_is_planned():
 def test_what_costs_more_is_said_as_more_and_without_a_break_even():
     te = row(TE, 30, -3, -5.0, -1.0, "host time: x", turns_break_even=0.5)
     text = sentence(found(FULL, te), TE)
-    assert "(3 more, 95 % interval 1–5)" in text
+    assert "needs 30 × H200 instead of 27 (3 more, 95 % interval 1–5)" in text
     assert "as long as" not in text

@@ -102,3 +102,7 @@ def test_a_swept_setting_is_a_column(monkeypatch):
     assert "retention" in head
     assert "on the front" in head
     assert {row["retention"] for row in found["pareto"]} == {"lru", "offload"}
+
+
+def test_a_value_given_twice_is_planned_once():
+    assert len(parse_grid(["tp=1,1"], ["full"]).machines) == 1

@@ -105,7 +105,7 @@ def test_a_load_is_scaled_by_its_own_measure():
         {"rate": 0.0},
         {"rate": -1.0},
         {"rate": 5e-324},
-        {"rate": 1.0, "burstiness": 0.0},
+        {"rate": 1.0, "burstiness": 1e-300},
         {"scale_load": -1.0},
     ],
 )
