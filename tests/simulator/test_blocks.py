@@ -152,3 +152,17 @@ def test_nothing_is_lost_whatever_happens(moves):
             count for group, count in pool.shared.items() if pool.readers.get(group, (0,))[0]
         )
     assert pool.free + pool.active + pool.idle_blocks + pool.read == 40
+
+
+def test_a_prefix_goes_right_after_the_last_session_that_read_it():
+    """Older than what was used after its reader: the reader's eviction puts it first in line."""
+    pool = BlockPool(10)
+    reader, other = Holder(2, group=1), Holder(3)
+    pool.take(2 + 3 + 3)
+    pool.share(1, 3)
+    pool.park(reader)
+    pool.park(other)
+    pool.take(4)
+    assert (reader.blocks, other.blocks, 1 in pool.shared) == (0, 3, True)
+    pool.take(1)
+    assert (other.blocks, 1 in pool.shared) == (3, False)

@@ -144,3 +144,16 @@ def test_a_lost_compacted_cache_is_compacted_as_often_again():
     assert not found.whole
     assert found.pay == plan.repay[3] == pytest.approx(sum(plan.pay))
     assert found.pay > 2 * plan.pay[3]
+
+
+def test_a_copy_in_host_memory_is_whole_only_beside_the_prefix_of_its_group():
+    place = deployment(8000, retention="offload")
+    cost, spec = CostModel.of(place), SessionSpec(assemble(2000, OUT, TOOLS), (0.0, 0.0), shared=512)
+    live = Live(compile_session(spec, parse_policy("full"), place, cost), 0, 1)
+    here = Residency(place, cost)
+    here.host.put(live, 100)
+    live.parked, live.fetched = 100, True
+    assert not here.complete(live)
+    here.pool.take(32)
+    here.pool.share(0, 32)
+    assert here.complete(live)
