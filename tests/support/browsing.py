@@ -108,6 +108,14 @@ class Visit:
         box = self.page.get_by_test_id("stMetric").filter(has_text=label).first
         return box.get_by_test_id("stMetricValue").inner_text().strip()
 
+    def download(self, label: str) -> Path:
+        """What the button of this label gives, as a file beside the pictures."""
+        with self.page.expect_download() as coming:
+            self.page.get_by_test_id("stDownloadButton").get_by_role("button", name=label).click()
+        path = self.pictures / coming.value.suggested_filename
+        coming.value.save_as(path)
+        return path
+
     def picture(self, name: str) -> None:
         """Keep the whole page as a picture."""
         self.settle()
