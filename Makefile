@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow lint bench dashboard clean
+.PHONY: install demo browser test test-slow lint bench dashboard clean
 
 install: $(STAMP)
 
@@ -17,7 +17,17 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install
 	$(BIN)/kvmill demo $(ARGS)
 
-test: install lint
+# The browser tests need a Chromium. It is installed where that is allowed; where not, they skip and say so.
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+
+browser:
+	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		DEBIAN_FRONTEND=noninteractive timeout 300 sh -c 'apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium' \
+			>/dev/null 2>&1 || echo "Chromium could not be installed: the browser tests will be skipped"; \
+	fi
+
+test: install lint browser
 	$(BIN)/python -m pytest $(ARGS)
 
 test-slow: install
