@@ -82,6 +82,7 @@ def sizes(it: Visit) -> Path:
     agents = it.page.get_by_role("spinbutton", name="Agents")
     agents.fill("40")
     agents.press("Enter")
+    it.page.get_by_test_id("stCode").filter(has_text="--agents=40").wait_for()
     it.settle()
     it.page.get_by_role("slider", name="Keep ratio").press("ArrowRight")
     it.page.get_by_role("heading", name="Answer · estimated bound").wait_for()

@@ -92,6 +92,7 @@ class Visit:
 
     def settle(self) -> None:
         """Wait until the server has answered and nothing on the page is old."""
+        self.page.wait_for_timeout(200)  # what was just done reaches the server
         self.page.wait_for_function(
             """() => { const app = document.querySelector('[data-testid="stApp"]');
             return app && app.getAttribute('data-test-script-state') === 'notRunning'
