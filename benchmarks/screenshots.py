@@ -31,7 +31,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 STILL = """() => { const app = document.querySelector('[data-testid="stApp"]');
 return app && app.getAttribute('data-test-script-state') === 'notRunning' && document.querySelector('h1')
   && !document.querySelector('[data-testid="stSkeleton"], [data-stale="true"]'); }"""
-NO_PLACE = "[data-testid='stSidebarUserContent'] { visibility: hidden; }"  # the store's path on this machine
+NO_PLACE = "[data-testid='stSidebarUserContent'] { display: none; }"  # the store's path on this machine
 
 
 def taken(base: str, into: Path) -> list[Path]:
