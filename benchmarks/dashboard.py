@@ -12,10 +12,8 @@ import argparse
 import json
 import os
 import platform
-import resource
 import secrets
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,6 +27,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvmill.api import plan
 from kvmill.benchmarks.dashboard_store import fill
+from kvmill.benchmarks.memory import peak_rss_bytes
 from kvmill.console import note, table
 from kvmill.replay import statistics
 from kvmill.replay.policies.registry import QUICK_POLICIES
@@ -111,7 +110,7 @@ def opened_anew(store: Path, page: str, address: dict[str, str]) -> tuple[float,
 
 def figures(rows: Sequence[dict[str, Any]], trajectories: int) -> dict[str, Any]:
     """The rows with what they were measured on, and whether every page met the target."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = peak_rss_bytes()
     from kvmill.benchmarks.machine import other_cores, processor  # loads torch, which is not the dashboard's memory
 
     return {

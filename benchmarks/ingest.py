@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kvmill.benchmarks import agent_log
+from kvmill.benchmarks.memory import peak_rss_bytes
 from kvmill.console import note, table
 
 FIGURES = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "ingest.json"
@@ -69,8 +70,6 @@ def _in_new_process(path: Path, store: Path, redact: bool) -> dict[str, Any]:
 
 def one(path: str, store: str, redact: bool) -> dict[str, Any]:
     """One ingest in this process. Start and imports do not count: they are the same for every size."""
-    import resource
-
     from kvmill.traces.ingest import ingest
     from kvmill.traces.store import Store
 
@@ -80,9 +79,7 @@ def one(path: str, store: str, redact: bool) -> dict[str, Any]:
     report = ingest(opened, [path], redact=redact)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     assert not report.rejected, report.reasons
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak *= 1 if sys.platform == "darwin" else 1024
-    return {"records": report.accepted, "cpu_s": cpu, "wall_s": wall, "peak_rss_bytes": peak}
+    return {"records": report.accepted, "cpu_s": cpu, "wall_s": wall, "peak_rss_bytes": peak_rss_bytes()}
 
 
 def figures(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,9 @@ depends on what malloc put where: a call that frees a small block may give back 
 from __future__ import annotations
 
 import ctypes
+import resource
+import sys
+from pathlib import Path
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Of `mallopt`, in glibc's malloc.h."""
@@ -26,3 +29,14 @@ def settle() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     return bool(mallopt(MMAP_THRESHOLD, LARGEST_BYTES)) and bool(mallopt(TRIM_THRESHOLD, 2 * LARGEST_BYTES))
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process has held. On Linux of its own program alone: `getrusage` of a child also knows
+    what its parent held when it was forked.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        held = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(held.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from kvmill.benchmarks.memory import peak_rss_bytes
 from kvmill.benchmarks.pages.simulator import page
 from kvmill.console import note, plain, table
 from kvmill.simulator.deployment import Deployment
@@ -76,8 +77,6 @@ def scenario(what: str, policy: str, turns: int) -> tuple[Scenario, int]:
 
 def one(what: str, policy: str, turns: int) -> dict[str, Any]:
     """One simulation in this process. Start and imports do not count; what is made once per plan counts apart."""
-    import resource
-
     asked, replicas = scenario(what, policy, turns)
     made = time.process_time()
     for index in asked.positions.usable:
@@ -87,7 +86,7 @@ def one(what: str, policy: str, turns: int) -> dict[str, Any]:
     result = run_fleet(asked, replicas, 0, watch=lambda fleet, *_: fleets.append(fleet))
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     ended = len(fleets[0].turns)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = peak_rss_bytes()
     return {
         "turns": ended,
         "replicas": replicas,
