@@ -172,7 +172,7 @@ def shown(figures: Sequence[Figure]) -> None:
 
 def jobs_of(service: Service, ask: Ask) -> tuple[Job | None, Job | None]:
     """The newest plan jobs that answer this question: a first look, and one with enough replications."""
-    found, _ = queries_jobs.listed(service.jobs)
+    found, _ = service.jobs.found(queries_jobs.NEWEST)
     asked = [words("plan", plan_options(ask, count)) for count in (FIRST_LOOK, ENOUGH)]
     return tuple(queries_jobs.newest_with(found, "plan", arguments) for arguments in asked)  # type: ignore[return-value]
 
@@ -214,7 +214,7 @@ def refine(service: Service, ask: Ask, jobs: tuple[Job | None, Job | None], repl
 
 def over_time(service: Service, ask: Ask, wanted: Mapping[str, int], known: set[str]) -> None:
     """The button that simulates the fleets of the answer once more, watched over time; and those that run."""
-    found, _ = queries_jobs.listed(service.jobs)
+    found, _ = service.jobs.found(queries_jobs.NEWEST)
     missing = {text: gpus for text, gpus in wanted.items() if text not in known}
     asked = {text: ask.setting.series_options(text, gpus, ask.replay) for text, gpus in missing.items()}
     jobs = [queries_jobs.newest_with(found, "simulate", words("simulate", options)) for options in asked.values()]
@@ -246,7 +246,7 @@ def _submit(service: Service, ask: Ask, replications: int) -> None:
 
 
 def _runs(service: Service, id: str) -> bool:
-    found, _ = queries_jobs.listed(service.jobs)
+    found, _ = service.jobs.found(queries_jobs.NEWEST)
     return any(job.id == id for job in queries_jobs.live(found))
 
 

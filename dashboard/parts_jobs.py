@@ -35,7 +35,7 @@ def watch(id: str) -> None:
 
 def watch_live() -> None:
     """A line of progress for every job that has not ended, while there are any."""
-    found, _ = queries_jobs.listed(open_service().jobs)
+    found, _ = open_service().jobs.found(queries_jobs.NEWEST)
     before = [job.id for job in queries_jobs.live(found)]
     if before:
         st.subheader("Going on now")

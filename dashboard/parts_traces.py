@@ -81,7 +81,7 @@ def coming(service: Service) -> None:
 def became(service: Service, run: str) -> None:
     """Every record of an ingest: accepted, there before, part of another one or refused; and what was redacted."""
     info = service.store.info(run)
-    found, _ = queries_jobs.listed(service.jobs)
+    found, _ = service.jobs.found(queries_jobs.NEWEST)
     answer = queries_jobs.answer_of_run(service.jobs, found, "traces ingest", run) or {}
     told = {**info.config, **answer}
     names = ("accepted", "duplicates", "chained", "rejected")
@@ -146,7 +146,7 @@ def losses(store: Store, run: str | None) -> None:
 def left_out(service: Service, run: str) -> None:
     """Whether long texts of the files are in no trajectory: a second reading, as a job of its own."""
     paths = [str(path) for path in service.store.info(run).config.get("paths", [])]
-    found, _ = queries_jobs.listed(service.jobs)
+    found, _ = service.jobs.found(queries_jobs.NEWEST)
     job = queries_jobs.newest_with(found, "traces check", paths)
     with refusal_shown():
         if job is None:

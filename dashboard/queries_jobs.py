@@ -7,25 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..console import duration
-from ..errors import UserError
 from . import job as jobs_files
 from .job import Job
-from .jobs import NAME, Jobs
+from .jobs import Jobs
 
 Rows = list[dict[str, Any]]
 NEWEST = 200
-
-
-def listed(jobs: Jobs, limit: int = NEWEST) -> tuple[list[Job], list[str]]:
-    """The newest jobs, newest first, and a line for each whose record is damaged: those hide no others."""
-    found, damaged = [], []
-    names = sorted((path.name for path in jobs.folder.glob("*-*") if NAME.fullmatch(path.name)), reverse=True)
-    for name in names[:limit]:
-        try:
-            found.append(jobs.get(name))
-        except UserError as error:
-            damaged.append(str(error))
-    return found, damaged
 
 
 def live(found: Iterable[Job]) -> list[Job]:

@@ -34,31 +34,6 @@ _PLAN_COLUMNS = (
     "binding_constraint",
     "cost_per_month",
 )
-_RESULT_COLUMNS = (
-    "gpus",
-    "replicas",
-    "tp",
-    "seed",
-    "batch_mean",
-    "batch_max",
-    "throughput_requests_per_s",
-    "throughput_tokens_per_s",
-    "goodput_requests_per_s",
-    "kv_used_share",
-    "kv_active_share",
-    "preemptions",
-    "evictions",
-    "rejected",
-    "requests",
-    "simulated_s",
-    "miss_share",
-    "busy_share",
-    "unserved_share",
-    "queue_growth",
-    "waiting_mean",
-    "saturated",
-    "binding_constraint",
-)
 _DEPLOYMENT = ("dtype", "kv_dtype", "retention", "preemption", "compaction")
 _RESULT = (
     "gpus", "replicas", "tp", "seed", "requests", "rejected", "simulated_s", "batch_mean", "batch_max",
@@ -130,8 +105,8 @@ def simulation_row(scenario: Scenario, result: SimResult) -> dict[str, Any]:
     deployment = scenario.deployment
     row: dict[str, Any] = {
         "workload": scenario.workload.name,
-        "agents": scenario.load.agents,
-        "rate": scenario.load.rate,
+        "agents": scenario.workload.agents,
+        "rate": scenario.workload.rate,
         "model": deployment.geometry.name,
         "gpu": deployment.gpu.name,
         "policy": scenario.policy,
@@ -139,10 +114,8 @@ def simulation_row(scenario: Scenario, result: SimResult) -> dict[str, Any]:
         "replication": result.seed % 1000,
         "meets": result.meets(scenario.slos),
     }
-    row |= {name: getattr(deployment, name) for name in ("dtype", "kv_dtype", "retention", "preemption", "compaction")}
+    row |= {name: getattr(deployment, name) for name in _DEPLOYMENT}
     for name in FLAT:
         levels = getattr(result, name)
         row |= {f"{name[:-2]}_{q}_s": levels[q] for q in levels}
-    row |= {"agents": scenario.workload.agents, "rate": scenario.workload.rate, "router": scenario.router}
-    row |= {name: getattr(scenario.deployment, name) for name in _DEPLOYMENT}
     return row | {name: getattr(result, name) for name in _RESULT}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,14 @@ def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     where = tmp_path / "default-store"
     monkeypatch.setenv("KVMILL_STORE", str(where))
     return where
+
+
+@pytest.fixture(autouse=True)
+def own_main() -> Iterator[None]:
+    """A test of a page leaves that page as the main module, which spawned processes would run again."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ ARROW = ":material/arrow_forward:"
 
 service = open_service()
 st.title("Jobs")
-found, damaged = queries_jobs.listed(service.jobs)
+found, damaged = service.jobs.found(queries_jobs.NEWEST)
 for line in damaged:
     st.error(plain(line), icon=":material/error:")
 if not found:

@@ -43,7 +43,7 @@ if rows:
 
 watch_live()
 st.subheader("What to do next")
-jobs, _ = queries_jobs.listed(service.jobs)
+jobs, _ = service.jobs.found(queries_jobs.NEWEST)
 for step in next_steps(runs, done):
     st.markdown(step.text)
     st.code(step.command, language="bash")

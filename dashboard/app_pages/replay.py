@@ -22,7 +22,7 @@ try:
 except UserError as error:
     st.error(plain(error), icon=":material/error:")
 
-jobs, _ = queries_jobs.listed(service.jobs)
+jobs, _ = service.jobs.found(queries_jobs.NEWEST)
 running = next((job.id for job in queries_jobs.live(jobs) if job.verb == "replay"), None)
 watched = st.session_state.get(parts_replay.JOB) or running
 if watched in {job.id for job in jobs}:

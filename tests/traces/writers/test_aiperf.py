@@ -76,8 +76,15 @@ def test_nothing_is_lost_but_what_the_format_has_no_place_for(trajectory: Trajec
     (item,) = items(FORMAT, written(trajectory))
     if not isinstance(item.value, Trajectory):
         # The last reply is not there, and one that comes before any question is no turn.
-        assert "no assistant message" in item.reason or "nothing it could answer" in item.reason
-        assert len(trajectory.turns) == 1 or "user" not in [message.role for message in trajectory.prefix]
+        said = trajectory.messages()
+        question = next((i for i, m in enumerate(said) if m.role == "user"), len(said))
+        acted = next((i for i, m in enumerate(said) if m.role == "tool" or m.tool_calls), len(said))
+        if "nothing it could answer" in item.reason:
+            assert said[0].role == "assistant"
+            assert acted < question or question == len(said)
+        else:
+            assert "no assistant message" in item.reason
+            assert len(trajectory.turns) == 1 or question >= len(trajectory.prefix)
         return
     # Where a prompt ends cannot be told if it holds more than the first question, and a text that begins with thinking
     # is taken apart.
