@@ -82,7 +82,7 @@ H100 = Gpu(
     price_per_hour=6.16,
     usable_source="measured: 79.18 GiB in vLLM's own reports",
     step_error=0.095,
-    error_source=BY_SERVERS.format(105),
+    error_source=BY_SERVERS.format(106),
 )
 
 H200 = Gpu(
@@ -131,8 +131,8 @@ B200 = Gpu(
     usable_source="estimated: about 179 GiB in public reports",
     efficiency_source="estimated: from published medians of operator tables under vLLM 0.24.0",
     all_reduce_source="measured at 64 KiB and 16 MiB, a line between and beyond",
-    step_error=0.189,
-    error_source=BY_SERVERS.format(87),
+    step_error=0.192,
+    error_source=BY_SERVERS.format(89),
 )
 # What is known of a part whose efficiencies no table says: they were not fitted for the B200 either.
 GUESSED = "assumed: as on b200, whose efficiencies were not fitted either"
