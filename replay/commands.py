@@ -1,22 +1,19 @@
-"""Commands of replay and of what it leaves behind: policies, models, replay, results, inspect, sql, doctor, store."""
+"""Commands of replay: policies, models, replay, results, recommend, inspect."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..console import answer, guarded, table
-from ..errors import Incomplete, InputError, NoAnswer, UserError
+from ..errors import Incomplete, InputError, NoAnswer
+from . import commands_store
+from .commands_store import JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from ..traces.store import Store
 
-StoreOption = Annotated[
-    Path | None, typer.Option("--store", help="Store to use (KVMILL_STORE, else ./kvmill-store).", file_okay=False)
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 RunArgument = Annotated[str | None, typer.Argument(help="A replay run; the newest complete one if not given.")]
 
 
@@ -27,17 +24,11 @@ def register(app: typer.Typer) -> None:
     app.command()(results)
     app.command()(recommend)
     app.command("inspect")(inspect_kept)
-    app.command()(sql)
-    app.command()(doctor)
     models = typer.Typer(help="Models for replay: list the short names, fetch one.", no_args_is_help=True)
     models.command("list")(models_list)
     models.command("pull")(models_pull)
     app.add_typer(models, name="models")
-    store = typer.Typer(help="The store: look for damage, merge files.", no_args_is_help=True)
-    store.command("check")(store_check)
-    store.command("compact")(store_compact)
-    store.command("remove")(store_remove)
-    app.add_typer(store, name="store")
+    commands_store.register(app)
 
 
 @guarded
@@ -228,92 +219,6 @@ def inspect_kept(
     spelled = str(parse_policy(policy)) if policy else None
     found = inspect(Store.open(store), None if run == "last" else run, trajectory, turn, spelled)
     answer(found, as_json, lambda: inspect_text(found, at_least))
-
-
-@guarded
-def sql(
-    query: Annotated[str, typer.Argument(help="A query over the store's tables, e.g. SELECT * FROM cells LIMIT 5.")],
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Ask the store a question in SQL (DuckDB)."""
-    import duckdb
-
-    from ..traces.store import Store
-    from ..traces.tables import SCHEMAS
-
-    try:
-        _require_question(query)
-        found = Store.open(store).query(query)
-    except duckdb.Error as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"{first} (tables: {', '.join([*SCHEMAS, 'runs'])})") from None
-    rows = found.to_pylist()
-    columns = {name: name for name in found.column_names}
-    answer({"columns": [*columns], "rows": rows}, as_json, lambda: f"{table(rows, columns)}\n({len(rows)} rows)")
-
-
-@guarded
-def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Say what this machine has and what would keep a replay from working."""
-    from ..traces.store import Store
-    from .doctor import examine, examine_text
-
-    found = examine(Store.open(store))
-    answer(found, as_json, lambda: examine_text(found))
-
-
-@guarded
-def store_check(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Look for missing, torn and unlisted files. Exit code 2 if there are any."""
-    from ..traces.store import Store
-
-    opened = Store.open(store)
-    problems = opened.check()
-    answer(
-        {"store": str(opened.path), "problems": problems},
-        as_json,
-        lambda: "\n".join(problems) or f"{opened.path}: no problems in {len(opened.runs())} runs",
-    )
-    if problems:
-        raise UserError(
-            f"{len(problems)} problems in {opened.path}; `kvmill store compact` removes unlisted files, "
-            "`kvmill store remove RUN` a damaged run"
-        )
-
-
-@guarded
-def store_remove(
-    run: Annotated[str, typer.Argument(help='A run, as `kvmill sql "select run_id, kind from runs"` lists them.')],
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Delete one run with all its rows, also one whose files are damaged."""
-    from ..traces.store import Store
-
-    opened = Store.open(store)
-    opened.remove(run)
-    answer({"store": str(opened.path), "removed": run}, as_json, lambda: f"{run} is gone from {opened.path}")
-
-
-@guarded
-def store_compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Merge the files of finished runs and remove what no run lists."""
-    from ..traces.store import Store
-
-    opened = Store.open(store)
-    removed = opened.compact()
-    answer({"store": str(opened.path), "removed": removed}, as_json, lambda: f"{opened.path}: {removed} files removed")
-
-
-def _require_question(query: str) -> None:
-    """UserError unless the text is one statement that only reads: the store is written by runs alone."""
-    import duckdb
-
-    statements = duckdb.connect().extract_statements(query)
-    reads = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
-    if len(statements) != 1 or statements[0].type not in reads:
-        raise UserError("give one SELECT (or DESCRIBE, SUMMARIZE, EXPLAIN): the store is only read here")
 
 
 def _show(store: Store, run: str | None, by: str, as_json: bool) -> None:
