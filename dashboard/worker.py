@@ -24,6 +24,7 @@ from ..traces import locks, manifest
 from . import job as jobs_files
 from . import slots
 from .job import CANCEL, LOG, RESULT, STATUS, Status
+from .job_log import LINE_BYTES, Log
 
 BEAT_S = 2.0
 LOOK_S = 0.2
@@ -146,8 +147,8 @@ class Supervisor:
 
     def _listen(self, stderr: IO[bytes]) -> None:
         """Progress goes to the status, every other line to the log."""
-        with (self.folder / LOG).open("ab", buffering=0) as log:
-            for line in stderr:
+        with Log(self.folder / LOG) as log:
+            while line := stderr.readline(LINE_BYTES):
                 progress = _progress(line)
                 if progress is None:
                     log.write(line)
@@ -166,7 +167,7 @@ class Supervisor:
         if answered:
             part.rename(self.folder / RESULT)
             return True
-        with (self.folder / LOG).open("ab") as log:
+        with Log(self.folder / LOG) as log:
             log.write(raw)
         part.unlink()
         return False
