@@ -10,19 +10,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from . import __version__
 from .console import note
+from .dashboard.verbs import FOLDERS as ANSWERING
 from .errors import UserError, unknown
 
-FOLDERS = (
-    "kvmill.demo",
-    "kvmill.nightly.commands",
-    "kvmill.traces.commands",
-    "kvmill.replay.commands",
-    "kvmill.replay.judges.commands",
-    "kvmill.simulator.commands",
-    "kvmill.simulator.calibration.commands",
-    "kvmill.dashboard.commands",
-    "kvmill.benchmarks.commands",
-)
+FOLDERS = (*ANSWERING, "kvmill.dashboard.commands", "kvmill.benchmarks.commands")
 HELP = "How many GPUs can be given back by compacting the KV cache of LLM agents, and at what cost."
 
 

@@ -18,7 +18,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from ..errors import UserError, unknown
 from . import slots
 
-# The folders of `cli` whose commands answer with an object, in its order.
+# The folders whose commands answer with an object, in the order of the help; `cli` adds those that do not.
 FOLDERS = (
     "kvmill.demo",
     "kvmill.nightly.commands",

@@ -101,7 +101,20 @@ def test_what_lies_in_the_store_or_a_root_may_be_read(rooted: Access):
         "--traces=source=tau-bench,family=air",
         "Qwen/Qwen3-8B",
     ]
-    rooted.require_inside([*inside, *policies, "--sweep=gpu=h100,h200", "--redact", ""], here)
+    assert refused(rooted, [*inside, *policies, "--sweep=gpu=h100,h200", "--redact", ""]) == []
+    rootless = Access(here)
+    assert refused(rootless, [*inside, *policies]) == inside[1:3], "it is the roots that let these two be read"
+
+
+def refused(access: Access, words: list[str]) -> list[str]:
+    """Those of the words that name a place outside of what may be read."""
+    out = []
+    for word in words:
+        try:
+            access.require_inside([word], access.store)
+        except Refused:
+            out.append(word)
+    return out
 
 
 @pytest.mark.parametrize(
