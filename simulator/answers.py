@@ -24,6 +24,7 @@ from .stored import save_loads, save_plan, save_simulation
 Tick = Callable[[str], None]
 Slos = Sequence[str] | Mapping[str, float]
 METHODS = ("queueing", "paper")
+REPLICATIONS, MOST_GPUS = 10, 512  # of a plan, unless it is told otherwise
 
 
 def _silent(_: str) -> None:
@@ -80,8 +81,8 @@ def plan_named(
     store: Store | str | Path | None = None,
     save: bool = True,
     tick: Tick = _silent,
-    replications: int = 10,
-    max_gpus: int = 512,
+    replications: int = REPLICATIONS,
+    max_gpus: int = MOST_GPUS,
     workers: int = 1,
     turns: int | None = None,
     sensitivity: bool = True,
@@ -98,6 +99,8 @@ def plan_named(
     store = store if isinstance(store, Store) else Store.open(store)
     slos, texts = parse_slo(slo), list(policies or default_policies(store, run))
     _one_question(method, sweep, max_load, gpus)
+    if method == "paper":
+        _papers_own(attribute, replications, max_gpus, flags)
     options: dict[str, Any] = {"replications": replications, "seed": seed, "workers": workers, "tick": tick}
     options |= {} if turns is None else {"turns": turns}
     if sweep:
@@ -182,6 +185,20 @@ def _one_question(method: str, sweep: Sequence[str], max_load: bool, gpus: int |
         raise UserError("--max-load: say of how many GPUs, for instance --gpus 8")
     if gpus is not None and not max_load:
         raise UserError("--gpus: a plan finds it itself; with --max-load it is what carries the load")
+
+
+def _papers_own(attribute: bool, replications: int, max_gpus: int, flags: Mapping[str, Any]) -> None:
+    """UserError on what the paper's method would not heed: it looks at one replica, whose batch never changes."""
+    unheeded = {
+        "--attribute": attribute,
+        "--router": flags.get("router", "affinity") != "affinity",
+        "--fail": flags.get("fail") is not None,
+        "--replications": replications != REPLICATIONS,
+        "--max-gpus": max_gpus != MOST_GPUS,
+    }
+    for name, asked in unheeded.items():
+        if asked:
+            raise UserError(f"--method paper has no {name}; leave it out, or ask with --method queueing")
 
 
 def spelled_headline(found: Mapping[str, Any]) -> str:

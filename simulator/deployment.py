@@ -58,6 +58,9 @@ class Deployment:
             raise UserError(f"--dtype {self.dtype}: {self.gpu.name} has no {self.dtype} matrix units; use bf16")
         if self.tp not in TP_SIZES:
             raise UserError(f"--tp {self.tp}: one of {', '.join(map(str, TP_SIZES))}, or auto")
+        for what, count in (("--token-budget", self.token_budget), ("--max-sequences", self.max_sequences)):
+            if count < 1:
+                raise UserError(f"{what} {count}: 1 at least")
         if not 0.1 <= self.utilisation <= 1.0:
             raise UserError(f"--utilisation {self.utilisation}: a share between 0.1 and 1")
         if self.retention not in ("lru", "offload") and not _TTL.fullmatch(self.retention):

@@ -66,6 +66,8 @@ def test_the_smallest_size_that_holds_the_longest_session_is_chosen():
         ({"kv_dtype": "fp4"}, "--kv-dtype 'fp4'"),
         ({"tp": 3}, "--tp 3"),
         ({"utilisation": 1.5}, "--utilisation"),
+        ({"token_budget": 0}, "--token-budget 0: 1 at least"),
+        ({"max_sequences": 0}, "--max-sequences 0: 1 at least"),
         ({"retention": "ttl:."}, "--retention 'ttl:.'"),
         ({"retention": "ttl:1\n"}, "--retention"),
         ({"host_gib": float("inf")}, "--host-gib inf"),
