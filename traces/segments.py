@@ -46,6 +46,12 @@ def to_table(table: str, rows: Rows, run_id: str) -> pa.Table:
     return out.set_column(index, schema.field(index), out.column(index).fill_null(run_id))
 
 
+def to_tables(tables: Mapping[str, Rows], run_id: str) -> dict[str, pa.Table]:
+    """The same for several tables; those without rows are left out."""
+    made = {name: to_table(name, rows, run_id) for name, rows in tables.items()}
+    return {name: table for name, table in made.items() if table.num_rows}
+
+
 def _refuse_unknown(table: str, given: Iterable[str], schema: pa.Schema) -> None:
     for name in given:
         if name not in schema.names:

@@ -10,8 +10,7 @@ import os
 import re
 import secrets
 import shutil
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,14 +23,13 @@ from ..errors import UserError
 from . import locks, manifest, segments, views
 from .leftovers import REMOVED, holds_rows, left_behind, unlisted
 from .manifest import FileEntry, RunInfo
-from .tables import SCHEMAS
+from .run import Run, lock
 
 if TYPE_CHECKING:
     import duckdb
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _TRIES = 50  # of a reader that runs into writers
-_LARGE_BYTES = 1 << 20  # a file that stays as it is when a run ends: joining it to others would only copy it
 
 
 class Store:
@@ -78,7 +76,7 @@ class Store:
             raise UserError(
                 f"store {self.path} cannot be written ({error.strerror}); give a folder with --store"
             ) from None
-        _lock(folder)
+        lock(folder)
         info = RunInfo(
             run_id=run_id,
             kind=kind,
@@ -97,7 +95,7 @@ class Store:
     def resume(self, run_id: str) -> Run:
         """The run, to go on with: skip what `keys()` holds. UserError if unknown, or if another process writes it."""
         info = self.info(run_id)
-        _lock(self.folder(run_id))
+        lock(self.folder(run_id))
         if info.state == "incomplete":
             manifest.write(self.folder(run_id), replace(info, state="running", finished_at=None))
         return Run(self, run_id)
@@ -105,6 +103,15 @@ class Store:
     def open_run(self, run_id: str) -> Run:
         """A run as it is, without going on with it: to read its tables or to delete rows. UserError if unknown."""
         return Run(self, self.info(run_id).run_id)
+
+    def write_segment(self, run_id: str, tables: Mapping[str, segments.Rows], *, key: str) -> list[FileEntry]:
+        """Write rows of a run that another process holds, under names of their own and without its lock.
+
+        They count when that process calls `Run.adopt` on what this returns; until then no reader sees them. UserError
+        for an unknown run, table or column; ValueError for NaN.
+        """
+        run = self.open_run(run_id)
+        return [run.write_apart(name, rows, key) for name, rows in segments.to_tables(tables, run_id).items()]
 
     def runs(self, kind: str | None = None, state: str | None = None) -> list[RunInfo]:
         """All runs, newest first."""
@@ -197,7 +204,7 @@ class Store:
                     continue
                 info = manifest.read(folder)
                 if info.state != "running":
-                    removed += Run(self, info.run_id)._merge(info.state, info.finished_at)
+                    removed += Run(self, info.run_id).merge(info.state, info.finished_at)
                 for path in unlisted(folder, manifest.read(folder)):
                     path.unlink()
                     removed += 1
@@ -211,133 +218,9 @@ class Store:
         folder = self.folder(run_id)
         if not _RUN_ID.fullmatch(run_id) or not folder.is_dir():
             self.info(run_id)  # says which runs there are
-        _lock(folder)
+        lock(folder)
         if (folder / manifest.NAME).exists():
             (folder / manifest.NAME).rename(folder / REMOVED)
         manifest.sync_folder(folder)
         locks.release(folder)
         shutil.rmtree(folder)
-
-
-class Run:
-    """A run being written. Safe to share between the threads of one process."""
-
-    def __init__(self, store: Store, run_id: str) -> None:
-        self.store = store
-        self.id = run_id
-        self._folder = store.folder(run_id)
-        self._guard = threading.RLock()
-
-    @property
-    def info(self) -> RunInfo:
-        """What the manifest says now."""
-        return manifest.read(self._folder)
-
-    def keys(self) -> set[str]:
-        """Keys of the segments that are in, also after they were merged: a resumed run skips them."""
-        return set(self.info.keys)
-
-    def read(self, table: str) -> pa.Table:
-        """All rows of one table of this run."""
-        schema = segments.schema_of(table)
-        parts = [self._load(entry, schema) for entry in self.info.files if entry.table == table]
-        return pa.concat_tables(parts) if parts else schema.empty_table()
-
-    def add(self, tables: Mapping[str, segments.Rows], *, key: str) -> None:
-        """Add one segment, all or nothing: rows of several tables under the caller's `key`.
-
-        UserError for an unknown table or column; ValueError for a key that is in already, and for NaN.
-        """
-        arrow = {name: segments.to_table(name, rows, self.id) for name, rows in tables.items()}
-        with self._guard:
-            _lock(self._folder)
-            info = self.info
-            if key in info.keys:
-                raise ValueError(f"segment {key!r} is already in run {self.id}")
-            made = [self._write(info, name, [table], key) for name, table in arrow.items() if table.num_rows]
-            self._swap(info, files=(*info.files, *made), keys=(*info.keys, key), state="running", finished_at=None)
-
-    def annotate(self, **values: Any) -> None:
-        """Add to the run's config what only became known while it ran."""
-        with self._guard:
-            _lock(self._folder)
-            info = self.info
-            self._swap(info, config={**info.config, **plain(values)})
-
-    def finish(self, state: str = "complete") -> None:
-        """End the run: small segments joined to one file per table, the manifest swapped, the segments deleted."""
-        if state not in ("complete", "incomplete"):
-            raise ValueError(f"a run ends complete or incomplete, not {state!r}")
-        with self._guard:
-            _lock(self._folder)
-            self._merge(state, datetime.now(UTC).isoformat(timespec="microseconds"))
-            locks.release(self._folder)
-
-    def discard(self, table: str, column: str, value: Any) -> int:
-        """Delete the rows of `table` in which `column` equals `value`; returns how many."""
-        import pyarrow.compute as pc
-
-        return self.rewrite(table, lambda rows: rows.filter(pc.field(column) != value))
-
-    def rewrite(self, table: str, change: Callable[[pa.Table], pa.Table]) -> int:
-        """Put what `change` makes of a table in its place; returns by how many rows it got smaller."""
-        with self._guard:
-            held = locks.holds(self._folder)
-            _lock(self._folder)
-            info = self.info
-            before = self.read(table)
-            after = change(before)
-            if not after.equals(before):
-                kept = [entry for entry in info.files if entry.table != table]
-                made = [self._write(info, table, [after], "merged")] if after.num_rows else []
-                self._swap(info, files=(*kept, *made))
-                self._drop(info)
-            if not held:
-                locks.release(self._folder)
-            return before.num_rows - after.num_rows
-
-    def _merge(self, state: str, finished_at: str | None) -> int:
-        info = self.info
-        files = [entry for entry in info.files if entry.table not in SCHEMAS]
-        for table in SCHEMAS:
-            listed = [entry for entry in info.files if entry.table == table]
-            parts = [entry for entry in listed if entry.bytes < _LARGE_BYTES]
-            if len(parts) > 1:
-                schema = SCHEMAS[table]
-                files.append(self._write(info, table, (self._load(part, schema) for part in parts), "merged"))
-                files += [entry for entry in listed if entry not in parts]
-            else:
-                files += listed
-        if set(files) != set(info.files) or (state, finished_at) != (info.state, info.finished_at):
-            self._swap(info, files=tuple(files), state=state, finished_at=finished_at)
-        return self._drop(info)
-
-    def _write(self, info: RunInfo, table: str, parts: Any, segment: str) -> FileEntry:
-        path = self._folder / f"{table}.{info.generation + 1}.parquet"
-        rows = segments.write(path, parts, segments.schema_of(table), self.id)
-        return FileEntry(table, path.name, rows, segment, path.stat().st_size)
-
-    def _load(self, entry: FileEntry, schema: pa.Schema) -> pa.Table:
-        path = self._folder / entry.path
-        if not path.is_file():
-            raise views.missing(path, self.id)
-        try:
-            return segments.read(path, schema)
-        except (OSError, pa.ArrowException) as error:
-            raise UserError(f"torn file {path} of run {self.id} ({error}); run `kvmill store check`") from None
-
-    def _swap(self, info: RunInfo, **changes: Any) -> None:
-        manifest.sync_folder(self._folder)  # the files' names first, then the manifest that lists them
-        manifest.write(self._folder, replace(info, generation=info.generation + 1, **changes))
-
-    def _drop(self, before: RunInfo) -> int:
-        listed = {entry.path for entry in self.info.files}
-        gone = [entry.path for entry in before.files if entry.path not in listed]
-        for name in gone:
-            (self._folder / name).unlink(missing_ok=True)
-        return len(gone)
-
-
-def _lock(folder: Path) -> None:
-    if not locks.acquire(folder):
-        raise UserError(f"run {folder.name} is being written by another process; wait for it or start a new run")

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvmill.errors import UserError
+from kvmill.traces import run as storing
 from kvmill.traces import segments
-from kvmill.traces import store as storing
 from kvmill.traces.store import Store
 from kvmill.traces.tables import SCHEMAS
 

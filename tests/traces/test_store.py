@@ -16,6 +16,7 @@ import pytest
 
 from kvmill.errors import UserError
 from kvmill.traces import manifest
+from kvmill.traces.manifest import FileEntry
 from kvmill.traces.store import Store
 from kvmill.traces.tables import SCHEMA_VERSION, SCHEMAS
 
@@ -254,6 +255,7 @@ def test_readers_see_whole_runs_while_others_write(tmp_path: Path) -> None:
     code = """
 import sys
 import time
+from kvmill.traces.manifest import FileEntry
 from kvmill.traces.store import Store
 for n in range(6):
     run = Store.open(sys.argv[1]).begin("replay", {})
@@ -280,3 +282,34 @@ def test_a_store_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         Store.open("s3://bucket/x")
     monkeypatch.setenv("KVMILL_STORE", str(tmp_path / "named"))
     assert Store.open().path == tmp_path / "named"
+
+
+def test_segments_of_other_processes_count_once_they_are_adopted(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    run = store.begin("replay", {})
+    code = """
+import json, sys
+from dataclasses import asdict
+from kvmill.traces.manifest import FileEntry
+from kvmill.traces.store import Store
+rows = [{"trajectory_id": sys.argv[3], "turns": n} for n in range(2)]
+made = Store.open(sys.argv[1]).write_segment(sys.argv[2], {"cells": rows, "probes": []}, key=sys.argv[3])
+print(json.dumps([asdict(entry) for entry in made]))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path), run.id]
+    printed = [subprocess.run([*command, key], capture_output=True, text=True, check=True).stdout for key in "ab"]
+    made = [[FileEntry(**entry) for entry in json.loads(text)] for text in printed]
+    assert [[entry.table for entry in entries] for entries in made] == [["cells"], ["cells"]]
+    assert store.check() == []  # the run is held here, so what it does not list yet is no damage
+    run.adopt(made[1], key="b")
+    assert store.query("select trajectory_id from cells")["trajectory_id"].to_pylist() == ["b", "b"]
+    with pytest.raises(ValueError, match="'b' is already"):
+        run.adopt(made[0], key="b")
+    run.add({"cells": [cell("c")]}, key="c")
+    run.finish()
+    assert sorted(run.read("cells")["trajectory_id"].to_pylist()) == ["b", "b", "c"]
+    assert run.keys() == {"b", "c"}
+    assert [made[0][0].path in problem for problem in store.check()] == [True]
+    assert store.compact() == 1
+    with pytest.raises(UserError, match="unknown run"):
+        store.write_segment("nope", {}, key="x")
