@@ -36,29 +36,32 @@ def assumed(replications: int) -> str:
 def moved(bench: Bench, side: Side, full: Side, seeds: Sequence[int], most: int) -> dict[str, Any]:
     """How the answer moves: with machines slower or faster by the cost model's own error, and with more turns.
 
-    Slower and faster: the answer, moved by what a few replications of it move by; at least one replica. None when no
-    fleet is enough.
+    Slower and faster: the answer, moved by what a few replications of it move by; at least one replica. A slower
+    machine is not looked for below what does at the modelled speed, nor a faster one above it: in a few replications
+    such a fleet may meet, or miss, by chance. None when no fleet is enough.
     """
     if side.count is None:
         return {}
     scenario, few = bench.scenarios[side.variant.index], seeds[:FEW]
     tp, error = scenario.deployment.tp, scenario.cost.error
-    row: dict[str, Any] = {}
-    base = _size(bench, side.variant, few, most, side.count, stride=1)
-    for name, factor in (("gpus_if_slower", 1 + error), ("gpus_if_faster", 1 - error)):
-        found = _size(bench, replace(side.variant, slowdown=factor), few, most, base or side.count, stride=1)
-        row[name] = max(1, side.count + found - base) * tp if found and base else None
+    slow, fast = (replace(side.variant, slowdown=factor) for factor in (1 + error, 1 - error))
+    base = _size(bench, side.variant, few, (1, most), side.count, stride=1)
+    found = {"gpus_if_slower": base and _size(bench, slow, few, (base, most), base, stride=1)}
+    found["gpus_if_faster"] = base and (_size(bench, fast, few, (1, base), base, stride=1) or base)
+    row: dict[str, Any] = {
+        name: max(1, side.count + size - base) * tp if size and base else None for name, size in found.items()
+    }
     if side is not full and full.count is not None:
         row |= break_even(bench, side, full.count, seeds)
     return row
 
 
 def _size(
-    bench: Bench, variant: Variant, seeds: Sequence[int], most: int, start: int, stride: int | None = None
+    bench: Bench, variant: Variant, seeds: Sequence[int], ends: tuple[int, int], start: int, stride: int | None = None
 ) -> int | None:
-    """The smallest fleet of a variant whose mean over `seeds` meets, in replicas. Any size may be found."""
+    """The smallest fleet of a variant whose mean over `seeds` meets, in replicas, between both `ends`."""
     slos = bench.scenarios[0].slos
-    return smallest(lambda n: mean_meets(bench.run(variant, n, seeds), slos), 1, most, start, stride)
+    return smallest(lambda n: mean_meets(bench.run(variant, n, seeds), slos), *ends, start, stride)
 
 
 def break_even(bench: Bench, side: Side, replicas: int, seeds: Sequence[int]) -> dict[str, Any]:
@@ -101,7 +104,7 @@ def other_shapes(bench: Bench, sides: list[Side], seeds: Sequence[int], most: in
         for side in sides[:1] + sides[1:][-1:]:
             if side.count is not None:
                 start = max(1, round(side.count * change.get("growth", 1.0)))
-                found = _size(bench, replace(side.variant, **change), seeds[:FEWEST], most, start)
+                found = _size(bench, replace(side.variant, **change), seeds[:FEWEST], (1, most), start)
                 row[bench.scenarios[side.variant.index].policy] = found and found * tp
         if len(row) > 1:
             rows.append(row)

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 from worlds import TE, closed
 
@@ -6,7 +8,7 @@ from kvmill.simulator.hardware import find_gpu
 from kvmill.simulator.models import find_geometry
 from kvmill.simulator.plan import deploy
 from kvmill.simulator.run import Scenario
-from kvmill.simulator.search import bracket, mean_meets
+from kvmill.simulator.search import Side, bracket, mean_meets
 from kvmill.simulator.sensitivity import AT_WINDOW, FEW, GROWTH_STEP, assumed, break_even, moved
 from kvmill.simulator.slo import parse_slo
 
@@ -67,7 +69,6 @@ def test_at_the_window_break_even_is_only_a_bound():
 
 
 def test_slower_machines_need_more_and_faster_ones_fewer():
-    """Nothing in the search forces this order: sizes below and above the answer are open to both."""
     load = closed(340, tool=1500, out=150, wait=0.5, turns=6)
     with bench_of(load) as bench:
         full, te = sides(bench)
@@ -76,6 +77,36 @@ def test_slower_machines_need_more_and_faster_ones_fewer():
         row["gpus_if_faster"] <= side.count <= row["gpus_if_slower"] for row, side in zip(rows, (full, te), strict=True)
     )
     assert rows[0]["gpus_if_faster"] < rows[0]["gpus_if_slower"]
+
+
+class ByTable:
+    """A bench whose fleets meet by a table of sizes for each slowdown, however odd."""
+
+    def __init__(self, meeting):
+        place = deploy(closed(5), find_geometry("llama-3.1-8b"), find_gpu("h100"), 1)
+        self.scenarios, self.meeting = [Scenario(closed(5), "full", place, EASY)], meeting
+
+    def run(self, variant, replicas, seeds):
+        late = 0.0 if replicas in self.meeting[round(variant.slowdown - 1, 3) > 0, variant.slowdown < 1] else 9.0
+        return [SimpleNamespace(values={slo.key: late for slo in EASY}) for _ in seeds]
+
+
+@pytest.mark.parametrize(
+    ("plain", "slow", "fast", "expected"),
+    [
+        (range(10, 65), range(12, 65), range(9, 65), (12, 9)),
+        (range(10, 65), range(5, 65), range(15, 65), (10, 10)),
+        (range(8, 65), range(9, 65), range(6, 65), (11, 8)),
+        (range(64, 65), range(0), range(40, 65), (None, 1)),
+        (range(0), range(0), range(0), (None, None)),
+    ],
+    ids=["in order", "slower meets with fewer by chance", "few replications say 8", "slower never", "few never meet"],
+)
+def test_a_slower_machine_never_needs_fewer_nor_a_faster_one_more(plain, slow, fast, expected):
+    bench = ByTable({(False, False): plain, (True, False): slow, (False, True): fast})
+    side = Side(Variant(0), 1, 10, 10, 10, {}, 64)
+    found = moved(bench, side, side, SEEDS, 64)
+    assert (found["gpus_if_slower"], found["gpus_if_faster"]) == expected
 
 
 def test_the_replications_behind_each_figure_are_stated():
