@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from .base import KvShape, SegmentSize, TurnSizes, Work, split_turns, usage
@@ -56,7 +57,7 @@ class ProxyPolicy(SegmentPolicy):
         if self.delay == 0 and any(p in FUTURE for p in self.proxies):
             raise usage(str(self), "delay=0 has no later turn: use proxy=boundary or repeat, or delay=1 or more")
 
-    @property
+    @cached_property
     def proxies(self) -> tuple[str, ...]:
         """The query sources, in the order given."""
         return tuple(self.proxy.split("+"))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 
 from .base import (
     CHECK_EVERY_TOKENS,
@@ -82,10 +83,14 @@ class RunningPolicy(Policy):
 
     def must_evict(self, rows: int, allowed: int) -> bool:
         """Whether a look with `rows` compactable rows in use evicts down to `allowed`."""
+        over, under = self._threshold
+        return rows * under > over * allowed
+
+    @cached_property
+    def _threshold(self) -> tuple[int, int]:
+        """The share of what is allowed that rows must pass, as whole numbers: exact, and asked at every look."""
         kind, _, value = self.trigger.partition(":")
-        if kind == "threshold":
-            return Fraction(rows) > Fraction(value) * allowed
-        return rows > allowed
+        return Fraction(value).as_integer_ratio() if kind == "threshold" else (1, 1)
 
     def is_compactable(self, segment: SegmentSize) -> bool:
         """Everything but P, and P too under prefix=drop."""

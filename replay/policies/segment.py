@@ -110,6 +110,7 @@ class SegmentPolicy(Policy):
     def footprint(self, segments: Sequence[SegmentSize]) -> list[TurnFootprint]:
         """Rows, captured queries and β after each turn."""
         turns = split_turns(segments)
+        held = self._held(turns)
         rows, biased, out = 0, False, []
         for t, turn in enumerate(turns):
             rows += turn.tokens
@@ -119,7 +120,7 @@ class SegmentPolicy(Policy):
                 done += lost > 0
                 rows -= lost
             biased = biased or (self.holds_bias and done > 0)
-            before, after = self._held(turns, t, after=False), self._held(turns, t, after=True)
+            before, after = held[t]
             out.append(
                 TurnFootprint(
                     rows,
@@ -158,10 +159,12 @@ class SegmentPolicy(Policy):
             out.append(work)
         return out
 
-    def _held(self, turns: list[TurnSizes], t: int, *, after: bool) -> int:
-        """Captured tokens held when turn t closes, before or after the compaction it triggers."""
-        first = max(0, t - self.delay + after)
-        waiting = turns[first : t + 1]
-        future = turns[first + 1 : t + 1] if self.delay else []
-        own = sum(self.own_queries(s) + self.copy_queries(s) for u in waiting for s in u.segments())
-        return own + sum(self.future_queries(u) for u in future)
+    def _held(self, turns: Sequence[TurnSizes]) -> list[tuple[int, int]]:
+        """Captured tokens held when each turn closes, before and after the compaction it triggers."""
+        own = [sum(self.own_queries(s) + self.copy_queries(s) for s in turn.segments()) for turn in turns]
+        future = [self.future_queries(turn) if self.delay else 0 for turn in turns]
+
+        def waiting(first: int, t: int) -> int:
+            return sum(own[first : t + 1]) + sum(future[first + 1 : t + 1])
+
+        return [(waiting(max(0, t - self.delay), t), waiting(max(0, t - self.delay + 1), t)) for t in range(len(turns))]
