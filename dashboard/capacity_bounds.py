@@ -14,9 +14,10 @@ from typing import Any
 
 from ..replay.profile import PolicyProfile
 from ..simulator.answers import profile_of, profiles_of
-from ..simulator.bounds import demand, hopeless, least_of, resident_blocks
+from ..simulator.bounds import demand, least_of, resident_blocks
 from ..simulator.given import Given
 from ..simulator.plan import scenarios_of
+from ..simulator.reach import hopeless
 from ..simulator.report import described
 from ..simulator.run import Scenario
 from ..simulator.slo import parse_slo

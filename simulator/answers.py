@@ -98,7 +98,7 @@ def plan_named(
     """
     store = store if isinstance(store, Store) else Store.open(store)
     slos, texts = parse_slo(slo), list(policies or default_policies(store, run))
-    _one_question(method, sweep, max_load, gpus)
+    _one_question(method, sweep, max_load, gpus, attribute)
     if method == "paper":
         _papers_own(attribute, replications, max_gpus, flags)
     options: dict[str, Any] = {"replications": replications, "seed": seed, "workers": workers, "tick": tick}
@@ -173,7 +173,7 @@ def _swept(
     return swept(grid, {"gpu": named["gpu"], "model": named["model"], "tp": named.get("tp")}, one)
 
 
-def _one_question(method: str, sweep: Sequence[str], max_load: bool, gpus: int | None) -> None:
+def _one_question(method: str, sweep: Sequence[str], max_load: bool, gpus: int | None, attribute: bool) -> None:
     if method not in METHODS:
         raise UserError(f"--method {method!r}: one of {', '.join(METHODS)}")
     asked = [name for name, is_asked in (("--sweep", sweep), ("--max-load", max_load)) if is_asked]
@@ -181,6 +181,8 @@ def _one_question(method: str, sweep: Sequence[str], max_load: bool, gpus: int |
         raise UserError(f"--method paper has no {asked[0]}")
     if len(asked) > 1:
         raise UserError("--sweep and --max-load exclude each other")
+    if asked and attribute:
+        raise UserError(f"{asked[0]} has no --attribute: plan one setting to see what its saving is made of")
     if max_load and gpus is None:
         raise UserError("--max-load: say of how many GPUs, for instance --gpus 8")
     if gpus is not None and not max_load:

@@ -1,5 +1,5 @@
-"""What closed forms say of a fleet before anything is simulated: a size no answer may undercut, where to begin the
-search, and promises that no size can keep.
+"""What closed forms say of a fleet before anything is simulated: a size no answer may undercut, and where to begin the
+search.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .cost import CostModel
-from .deployment import BLOCK_TOKENS
 from .run import Scenario
 from .session import SessionPlan
-from .slo import Slo
 
 
 class Least(NamedTuple):
@@ -131,48 +129,3 @@ def resident_blocks(scenario: Scenario) -> float:
     blocks = [scenario.plan_of(i).blocks(j, scenario.plan_of(i).rows(j)) for i, j, *_ in picks]
     agents = scenario.load.agents or scenario.load.sessions_per_s * positions.mean_session_s
     return float(np.mean(blocks)) * agents
-
-
-def hopeless(scenario: Scenario, turns: list[Least] | None = None) -> str | None:
-    """Why no number of replicas keeps a promise, in words; None when closed forms do not rule it out.
-
-    A turn takes at least what it takes alone on a replica with its cache in place, and one that is larger than a
-    replica's pool is rejected everywhere, so where far more turns than the percentile allows are too slow or too large
-    even then, every fleet breaks it. "Far more" is twice as many (for a median, half of the rest): replications draw
-    their sessions, and must not be able to draw around it.
-    """
-    turns = least_of(scenario) if turns is None else turns
-    large = too_large(scenario)
-    for slo in scenario.slos:
-        least = _least_latencies(slo, turns)
-        allowed = 1 - slo.percentile / 100
-        beyond = allowed + min(allowed, (1 - allowed) / 2)
-        if large > beyond:
-            return f"no number of replicas helps: {large:.0%} of turns are larger than one replica's pool"
-        late = float(np.mean(least > slo.limit_s)) if len(least) else 0.0
-        if late > beyond:
-            return (
-                f"no number of replicas helps: {late:.0%} of turns take longer than the {slo.limit_s:g} s of {slo.key} "
-                f"even alone on a replica (half of them {float(np.median(least)):.3g} s)"
-            )
-    return None
-
-
-def too_large(scenario: Scenario) -> float:
-    """Share of the turns that are rejected because no replica's pool holds them; a session ends with its first."""
-    pool, served, rejected = scenario.deployment.blocks(), 0, 0
-    for index in scenario.positions.usable:
-        plan = scenario.plan_of(index)
-        room = pool - plan.shared // BLOCK_TOKENS
-        first = next((j for j in range(plan.begin, plan.turns) if plan.size[j] > room), None)
-        served += (plan.turns if first is None else first) - plan.begin
-        rejected += first is not None
-    return rejected / (served + rejected)
-
-
-def _least_latencies(slo: Slo, turns: list[Least]) -> np.ndarray:
-    if slo.metric == "ttft":
-        return np.array([turn.prefill_s for turn in turns])
-    if slo.metric == "tpot":
-        return np.array([turn.tpot_s for turn in turns if turn.outputs > 1])
-    return np.array([turn.prefill_s + turn.decode_s for turn in turns])

@@ -10,10 +10,11 @@ from ..console import table
 from ..errors import UserError
 from ..replay.profile import PolicyProfile
 from .bench import Bench, Variant
-from .bounds import demand, hopeless, resident_blocks
+from .bounds import demand, resident_blocks
 from .given import Given
 from .outcome import SimResult
 from .plan import scenarios_of
+from .reach import hopeless, out_of_reach
 from .report import averaged, binds, described, quality, size_row
 from .run import TURNS, Scenario
 from .search import PILOT_SEEDS, mean_meets, neighbours, settled, smallest
@@ -110,7 +111,7 @@ def _row(
     carried = {
         "policy": scenario.policy,
         "feasible": count is not None,
-        "infeasible_because": never,
+        "infeasible_because": never if never or count is not None else out_of_reach(scenario),
         "max_load": _load(scenario, count),
         "max_load_low": _load(scenario, high),
         "max_load_high": _load(scenario, low),

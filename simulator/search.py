@@ -12,8 +12,9 @@ from typing import Literal
 import numpy as np
 
 from .bench import Bench, Variant
-from .bounds import hopeless, least_of, lower_bound, resident_guess
+from .bounds import least_of, lower_bound, resident_guess
 from .outcome import SimResult
+from .reach import hopeless, out_of_reach
 from .slo import LEAST_S, Slo, geometric_mean
 
 Verdict = Literal["meets", "fails", "undecided"]
@@ -107,8 +108,8 @@ def _bisect(meets: Callable[[int], bool], bad: int, good: int) -> int:
 class Side:
     """One policy's answer in replicas. `results` holds every size of the bracket with all its replications.
 
-    `searched` is the largest size that the answer speaks of. `never` says why closed forms rule out every size; then
-    `results` shows one size, in one replication.
+    `searched` is the largest size that the answer speaks of. `never` says why no size does, where closed forms know;
+    `results` shows one size, in one replication, where they knew without a search.
     """
 
     variant: Variant
@@ -148,7 +149,8 @@ def bracket(bench: Bench, variant: Variant, seeds: Sequence[int], most: int) -> 
         low, count, high = settled(results, slos)
         beyond = max(results) + 1
         if count is not None or beyond > most:
-            return Side(variant, bound, count, low, high, results, max(results))
+            why = None if count is not None else out_of_reach(scenario, turns)
+            return Side(variant, bound, count, low, high, results, max(results), why)
         first = smallest(lambda n: mean_meets(bench.run(variant, n, seeds), slos), beyond, most, beyond)
 
 

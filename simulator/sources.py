@@ -51,8 +51,8 @@ class Fill:
             raise UserError(f"--scale-tokens: a factor above 0, up to {MOST_SCALE:,.0f}")
         if self.prefix_tokens is not None and self.prefix_tokens < 1:
             raise UserError("--prefix-tokens: at least 1")
-        if self.scale_load is not None and not 0 < self.scale_load < float("inf"):
-            raise UserError("--scale-load: a factor above 0")
+        if self.scale_load is not None and not 0 < self.scale_load <= MOST_SCALE:
+            raise UserError(f"--scale-load: a factor above 0, up to {MOST_SCALE:,.0f}")
 
 
 def find_workload(name: str, fill: Fill | None = None, *, store: Store | None = None, seed: int = 0) -> Workload:

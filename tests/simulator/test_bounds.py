@@ -5,7 +5,7 @@ import pytest
 from worlds import SLOS, TE, closed, deployment, scenario, sessions
 
 from kvmill.simulator.bench import Bench, Variant
-from kvmill.simulator.bounds import demand, hopeless, least_of, lower_bound, resident_blocks, resident_guess, too_large
+from kvmill.simulator.bounds import demand, least_of, lower_bound, resident_blocks, resident_guess
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.search import bracket, mean_meets
 from kvmill.simulator.session import SessionSpec
@@ -84,24 +84,6 @@ def test_the_guess_holds_every_agent():
     )
 
 
-@pytest.mark.parametrize("promise", ["tpot_p95=0.004", "tpot_p50=0.004", "e2e_p95=0.1", "ttft_p99=0.004"])
-def test_what_a_turn_alone_cannot_keep_is_decided_without_a_search(promise):
-    world = replace(SMALL, slos=parse_slo([promise]))
-    assert "even alone on a replica" in hopeless(world)
-    with Bench([world]) as bench:
-        side = bracket(bench, Variant(0), range(10), 4096)
-        assert len(bench.results) == 1
-        assert (side.count, side.low, side.high, side.searched) == (None, None, None, 4096)
-        assert side.never == hopeless(world)
-        alone = bench.run(Variant(0), 64, range(3))
-    assert not mean_meets(alone, world.slos), "more machines than agents do not keep it either"
-
-
-def test_what_a_turn_alone_can_keep_is_not_called_hopeless():
-    assert hopeless(SMALL) is None
-    assert hopeless(scenario(SMALL.workload, TE, SMALL.deployment)) is None
-
-
 def test_a_demand_beyond_the_largest_fleet_is_decided_without_a_search():
     world = scenario(Workload("busy", sessions(40, turns=6, tool=1500, out=150, wait=0.5), rate=50.0), turns=200)
     with Bench([world]) as bench:
@@ -109,17 +91,6 @@ def test_a_demand_beyond_the_largest_fleet_is_decided_without_a_search():
         assert len(bench.results) == 1
     assert side.never.startswith("the turns demand ")
     assert side.bound > side.searched == 2
-
-
-def test_turns_that_no_pool_holds_are_counted_as_a_fleet_rejects_them():
-    world = scenario(closed(20, tool=1500, out=150, wait=0.1), "full", deployment(9_000), turns=3000)
-    run = run_fleet(world, 40, 0)
-    assert run.rejected / (run.rejected + run.requests) == pytest.approx(too_large(world), rel=0.15)
-    assert hopeless(world).endswith("of turns are larger than one replica's pool")
-    with Bench([world]) as bench:
-        assert bracket(bench, Variant(0), range(10), 4096).count is None
-        assert len(bench.results) == 1
-    assert too_large(SMALL) < 0.05
 
 
 def test_the_blocks_that_decoding_turns_hold_are_littles_law_to_the_digit():
