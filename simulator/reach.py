@@ -44,8 +44,8 @@ def _beyond(scenario: Scenario, turns: list[Least] | None, most: Callable[[float
         if late > beyond:
             return (
                 f"{NO_NUMBER}{_share(late)} of turns take longer than the {slo.limit_s:g} s of {slo.key} even alone on "
-                f"a replica, with their caches in place; the least limit that can be kept is about "
-                f"{least_limit(slo, least):.3g} s{_at_larger_tp(scenario, slo)} (estimated)"
+                f"a replica, with their caches in place; no limit below {least_limit(slo, least):.3g} s can be kept"
+                f"{_at_larger_tp(scenario, slo)} (estimated)"
             )
     return None
 

@@ -26,7 +26,7 @@ def sentence(plan: Mapping[str, Any], policy: str) -> str:
         never = f" {why[:1].upper()}{why[1:]}." if why else ""
         return (
             f"No fleet of up to {row['gpus_searched']} × {gpu} serves {plan['workload']} with {policy} at {terms}"
-            f"{instead}.{never} Binding constraint: {row['binding_constraint']}."
+            f"{instead}.{never}{_best_shown(row, plan['slo'], gpu)} Binding constraint: {row['binding_constraint']}."
         )
     if not full["feasible"]:
         head = (
@@ -44,6 +44,16 @@ def sentence(plan: Mapping[str, Any], policy: str) -> str:
     few = f" Only {plan['replications']} replications: a first look." if plan["few_replications"] else ""
     binds = dict.fromkeys(r["binding_constraint"].partition(":")[0] for r in (full, row))
     return f"{head}. {_quality(row, plan['model'])}Binding constraint: {' → '.join(binds)}.{few}"
+
+
+def _best_shown(row: Row, slo: Mapping[str, float], gpu: str) -> str:
+    """Of a row without an answer: the promises that the largest fleet simulated misses, and what it shows instead."""
+    if not row.get("sizes"):
+        return ""
+    largest = max(row["sizes"], key=lambda size: size["gpus"])
+    shown = {promise: largest[f"{promise.key}_s"][0] for promise in parse_slo(slo)}
+    missed = [f"p{p.percentile} {p.metric.upper()} {s:.3g} s" for p, s in shown.items() if p.limit_s < s < float("inf")]
+    return f" {largest['gpus']} × {gpu} show {' and '.join(missed)} (simulated)." if missed else ""
 
 
 def held_words(plan: Mapping[str, Any]) -> str:

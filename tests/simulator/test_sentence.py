@@ -95,6 +95,17 @@ def test_why_no_fleet_can_do_it_is_said_where_closed_forms_know():
     assert f" without compaction 27 do. N{why[1:]}. Binding constraint: " in sentence(found(FULL, te), TE)
 
 
+def test_the_largest_fleet_says_how_far_a_promise_is_missed():
+    sizes = [
+        {"gpus": gpus, "ttft_p95_s": [ttft, ttft, ttft], "tpot_p95_s": [0.02, 0.02, 0.02]}
+        for gpus, ttft in ((400, 2.7), (512, 2.28))
+    ]
+    te = row(TE, None, None, None, None, "prefill compute: x", sizes=sizes)
+    assert "do. 512 × H200 show p95 TTFT 2.28 s (simulated). Binding" in sentence(found(FULL, te), TE)
+    rejecting = [sizes[1] | {"ttft_p95_s": [float("inf")] * 3}]
+    assert "(simulated)" not in sentence(found(FULL, te | {"sizes": rejecting}), TE)
+
+
 def test_what_becomes_of_waiting_caches_is_said_as_it_is_planned():
     te = row(TE, 11, 16, 14.0, 18.0, "decode bandwidth: x")
     for retention, words in (
