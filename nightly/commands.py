@@ -41,7 +41,7 @@ def nightly(
     from ..traces.store import Store
     from .baseline import accept as accepted
     from .config import load_config
-    from .machine import machine_type
+    from ..replay.machine import machine_type
     from .night import run_night
 
     opened, settings = Store.open(store), load_config(config)

@@ -28,7 +28,7 @@ from .baseline import (
 )
 from .choice import Choice, choose
 from .config import REPLAY, NightConfig
-from .machine import machine_type
+from ..replay.machine import machine_type
 from .reports import clear, write
 from .rerun import measure_elsewhere, require_other_code
 

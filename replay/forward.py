@@ -144,9 +144,13 @@ class Forward:
         now = Pass(lanes, self.model.layers, self._slots, watching, visible, steps, depth is None, reading)
         self._pass = now
         use_attention(self._attention)  # another model's pass may have come between
-        cache = CacheAdapter(now.store, LinearCache([lane.fixed for lane in lanes]))
+
+        def store(layer: int, keys: Tensor, values: Tensor) -> None:
+            now.store(layer, keys.to(device), values.to(device))
+
+        cache = CacheAdapter(store, LinearCache([lane.fixed for lane in lanes]))
         try:
-            hidden = run_layers(self.model.module, tokens, positions, cache)
+            hidden = run_layers(self.model.module, tokens, positions, cache).to(device)
         finally:
             self._pass = None
         now.finish()
@@ -158,7 +162,7 @@ class Forward:
     @torch.inference_mode()
     def log_probabilities(self, hidden: Tensor) -> Tensor:
         """(…, hidden) → float32 log-probabilities (…, vocabulary)."""
-        return head(self.model.module, hidden).float().log_softmax(-1)
+        return head(self.model.module, hidden).to(self.model.device).float().log_softmax(-1)
 
     @cached_property
     def frequencies(self) -> Tensor | None:
@@ -169,6 +173,7 @@ class Forward:
         found = rope_frequencies(self.model.module)
         if found is None:
             return None
+        found = found.to(self.model.device)
         keys: list[list[Tensor]] = []
         for position in (0, 37):
             lane = self.new_lane()
@@ -190,4 +195,6 @@ class Forward:
             if extra.get(name) is not None:
                 raise UserError(f"model {self.model.name} uses {name} in its attention, which replay does not do yet")
         assert self._pass is not None
-        return self._pass.attend(layer.layer_idx, query, scaling), None
+        # Where the layers are spread over several GPUs, caches and attention stay on the model's own.
+        said = self._pass.attend(layer.layer_idx, query.to(self.model.device), scaling)
+        return said.to(query.device), None

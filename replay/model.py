@@ -92,11 +92,13 @@ class LoadedModel:
         return {kind: kinds.count(kind) for kind in ("full", "sliding", "linear", "shared") if kind in kinds}
 
 
-def load_model(name: str, *, device: str = "auto", dtype: str = "auto", threads: int | None = None) -> LoadedModel:
+def load_model(
+    name: str, *, device: str = "auto", dtype: str = "auto", threads: int | None = None, spread: bool = False
+) -> LoadedModel:
     """Load an alias, a GGUF file, a model directory or a hub id; sets torch's thread count. Never runs remote code.
 
-    UserError when there is no such model, when it cannot be fetched or loaded, or when it has layers that replay
-    cannot handle.
+    `spread` lays the layers over all visible GPUs, most of them beyond the first, which holds the caches. UserError
+    when there is no such model, when it cannot be fetched or loaded, or when it has layers that replay cannot handle.
     """
     place, count = choose_device(device), choose_threads(threads)
     kind = choose_dtype(dtype, place)
@@ -105,12 +107,14 @@ def load_model(name: str, *, device: str = "auto", dtype: str = "auto", threads:
     reference = str(convert(weights)) if weights.gguf else str(weights.reference)
     with _Quiet():
         try:
-            module: Any = AutoModelForCausalLM.from_pretrained(reference, dtype=kind, trust_remote_code=False)
+            laid = {"device_map": "balanced_low_0"} if spread else {}
+            module: Any = AutoModelForCausalLM.from_pretrained(reference, dtype=kind, trust_remote_code=False, **laid)
             tokenizer = AutoTokenizer.from_pretrained(reference, trust_remote_code=False)
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise UserError(f"model {name} cannot be loaded: {_first_line(error)}") from error
     try:
-        module = module.eval().requires_grad_(False).to(place)
+        module = module.eval().requires_grad_(False)
+        module = module if spread else module.to(place)
     except torch.cuda.OutOfMemoryError as error:
         raise UserError(f"model {name} does not fit on {place}: {_first_line(error)}") from error
     return LoadedModel(

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -40,24 +40,6 @@ class Identity:
     label_scorer: str | None = None  # how its probes are scored
     asked: str = ""  # how its actions are generated and read
 
-    @classmethod
-    def of(cls, trajectory: Trajectory, model: LoadedModel, seed: int, mode: str, asked: str = "") -> Identity:
-        """The identity of a trajectory replayed with a model on this machine."""
-        return cls(
-            trajectory.id,
-            trajectory.source,
-            trajectory.family,
-            seed,
-            model.name,
-            f"{model.fingerprint}/{model.tokenizer.fingerprint}",
-            model.dtype_name,
-            f"{model.device}/{platform.machine()}",
-            model.threads,
-            mode,
-            scored_as(trajectory),
-            asked,
-        )
-
     def cell(self, policy: Policy, measure: str) -> dict[str, Any]:
         """Key columns of one cell's row."""
         options = {f.name: _exact(getattr(policy, f.name)) for f in dataclasses.fields(policy) if f.name != "given"}
@@ -82,6 +64,54 @@ class Identity:
             "mode": self.mode,
             "label_scorer": self.label_scorer,
         }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Who:
+    """What a cell's identity takes from the model and its machine: the same for all cells and workers of a run.
+
+    `ways` says by source how actions are generated and read, where they are.
+    """
+
+    model: str
+    fingerprint: str
+    dtype: str
+    device: str
+    threads: int
+    seed: int
+    mode: str
+    ways: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: LoadedModel, seed: int, mode: str, ways: Mapping[str, str]) -> Who:
+        """For a model loaded on this machine."""
+        return cls(
+            model.name,
+            f"{model.fingerprint}/{model.tokenizer.fingerprint}",
+            model.dtype_name,
+            f"{model.device}/{platform.machine()}",
+            model.threads,
+            seed,
+            mode,
+            ways,
+        )
+
+    def identity(self, trajectory: Trajectory) -> Identity:
+        """The identity of a trajectory's cells."""
+        return Identity(
+            trajectory.id,
+            trajectory.source,
+            trajectory.family,
+            self.seed,
+            self.model,
+            self.fingerprint,
+            self.dtype,
+            self.device,
+            self.threads,
+            self.mode,
+            scored_as(trajectory),
+            self.ways.get(trajectory.source, ""),
+        )
 
 
 def _exact(value: Any) -> str:

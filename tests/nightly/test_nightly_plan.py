@@ -8,10 +8,10 @@ from typing import Any
 import fabricate
 import pytest
 
-from kvmill.nightly import machine
 from kvmill.nightly.baseline import Baseline
 from kvmill.nightly.config import NightConfig
 from kvmill.nightly.night import _planned
+from kvmill.replay import machine
 from kvmill.simulator import answers
 from kvmill.traces.store import Store
 

@@ -24,7 +24,7 @@ from kvmill.replay.policies.registry import parse_policies
 from kvmill.replay.policies.te_state import TokenEvictionState
 from kvmill.replay.profiles import profiles
 from kvmill.replay.results import summary
-from kvmill.replay.rows import Identity, Rows
+from kvmill.replay.rows import Rows, Who
 from kvmill.replay.session import Session
 from kvmill.traces.store import Store
 from kvmill.traces.tokens import tokenize, tokenize_probe
@@ -42,7 +42,7 @@ def loop(model: LoadedModel, trajectory: Trajectory, policies: Sequence[str], mo
     settings = Closed(options.pop("seeds", 2), options.pop("max_turns", None))
     speech = Speech(most, options.pop("temperature", 0.0), options.pop("seed", 0))
     run = Loop(Forward(model), [trajectory], GRAMMARS, settings, speech)
-    identity = Identity.of(trajectory, model, speech.seed, "closed", run.spelled)
+    identity = Who.of(model, speech.seed, "closed", {trajectory.source: run.spelled}).identity(trajectory)
     return run.rows(identity, trajectory, parse_policies(list(policies)))
 
 

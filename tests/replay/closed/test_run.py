@@ -118,7 +118,7 @@ def test_a_reply_is_at_most_twice_the_longest_recorded_message() -> None:
 
 
 def test_the_run_says_how_long_a_reply_may_be(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvmill.replay.fanout.longest_reply", lambda *_: 3)
+    monkeypatch.setattr("kvmill.replay.asked.longest_reply", lambda *_: 3)
     store = Store.open(tmp_path)
     run = replay(store, model, policies=["full"], max_action_tokens=None, max_turns=3)
     assert store.info(run).config["max_action_tokens"] == 3

@@ -1,0 +1,121 @@
+"""Ray itself: a cluster found or started, and left as it was. The only file beside `crew` and `host` that knows Ray."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from ...console import note
+from ...errors import UserError
+from .shares import Machine, cores
+
+_STORE_BYTES = 256 << 20  # of shared memory for objects in flight; what exceeds it goes to disk
+_LONGEST_FOLDER = 40  # Ray's sockets lie below it, and a socket's path has 107 bytes
+
+
+def ray_itself() -> Any:
+    """The `ray` package. UserError where it is not installed."""
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise UserError("--executor ray needs Ray: pip install 'kvmill[ray]'") from None
+    return ray
+
+
+@contextmanager
+def connected(address: str | None = None) -> Iterator[None]:
+    """Connected to the cluster at `address`, else at RAY_ADDRESS, else to one of this machine that ends with the block.
+
+    A connection that is open already is used. Nothing of Ray's goes to stdout meanwhile. UserError where there is no
+    cluster at the address.
+    """
+    ray = ray_itself()
+    if ray.is_initialized():
+        yield
+        return
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(sys.stderr))  # Ray tells of dead workers on stdout, where answers belong
+        stack.enter_context(_own_signals())
+        address = address or os.environ.get("RAY_ADDRESS") or None
+        if address is None:
+            _start(ray, stack)
+        else:
+            stack.callback(ray.shutdown)
+            _join(ray, address)
+        yield
+
+
+def _join(ray: Any, address: str) -> None:
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"no Ray cluster at {address} ({first}); start one with `ray start --head`") from None
+
+
+def _start(ray: Any, stack: ExitStack) -> None:
+    """A cluster of this machine, behind a token of its own, in a folder that only this user can read."""
+    given = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    stack.enter_context(_environment(given))
+    folder = Path(tempfile.mkdtemp(prefix="kvmill-", dir=_short_folder()))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    stack.callback(ray.shutdown)
+    note(f"starting a Ray cluster on this machine, {cores()} cores")
+    ray.init(
+        address="local",
+        num_cpus=cores(),
+        include_dashboard=False,
+        object_store_memory=_STORE_BYTES,
+        log_to_driver=False,
+        configure_logging=False,
+        _temp_dir=str(folder / "ray"),  # Ray opens its own folder to everybody: the one above it stays shut
+    )
+
+
+def _short_folder() -> str | None:
+    return None if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
+
+
+@contextmanager
+def _environment(given: Mapping[str, str]) -> Iterator[None]:
+    """Ray's processes are told by the environment; afterwards it is as it was."""
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM over; afterwards it is as it was."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def machines() -> list[Machine]:
+    """The machines that are alive in the connected cluster."""
+    resources = [node["Resources"] for node in ray_itself().nodes() if node["Alive"]]
+    return [Machine(int(each.get("CPU", 0)), int(each.get("GPU", 0))) for each in resources]

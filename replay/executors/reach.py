@@ -1,0 +1,49 @@
+"""Whether the workers of a cluster write to the store that the driver lists: a token is left there, and looked for."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import UserError
+from ...traces.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The store's place, and the token that lies there as long as the run lasts."""
+
+    place: str
+    token: str
+
+    @classmethod
+    def opened(cls, store: Store) -> Reach:
+        """Leave a token. UserError where the store cannot be written."""
+        found = cls(str(store.path.resolve()), secrets.token_hex(8))
+        try:
+            store.path.mkdir(parents=True, exist_ok=True)
+            found._file.touch()
+        except OSError as error:
+            raise UserError(
+                f"store {store.path} cannot be written ({error.strerror}); give a folder with --store"
+            ) from None
+        return found
+
+    @property
+    def _file(self) -> Path:
+        return Path(self.place) / f".reach-{self.token}"
+
+    def store(self) -> Store:
+        """The store, in a worker's process. UserError where it is another folder, or none."""
+        if not self._file.is_file():
+            raise UserError(
+                f"machine {platform.node()} of the cluster does not see the store {self.place}: "
+                "give a folder that all its machines share with --store"
+            )
+        return Store.open(self.place)
+
+    def close(self) -> None:
+        """Take the token away."""
+        self._file.unlink(missing_ok=True)
