@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import UserError
 
+MOST_STARTED = 2_000_000  # sessions of a scaled log: a minute or two of a simulation
 MOST_PAST = 50_000_000  # arrivals looked back at for the start of a bursty workload
 _WORD = (1 << 64) - 1
 
@@ -71,11 +72,16 @@ def recorded(starts_s: np.ndarray, scale: float, rng: np.random.Generator) -> np
 
     Scaled, the log is gone through `scale` times as fast from a random place on, again and again until the span is
     over. So the gaps keep their coefficient of variation and the order in which they come; copies laid over each
-    other, or starts left out at random, would be smoothed towards a Poisson process.
+    other, or starts left out at random, would be smoothed towards a Poisson process. UserError when they are too many.
     """
     starts_s = np.sort(starts_s)
     if scale == 1:
         return starts_s
+    if scale * len(starts_s) > MOST_STARTED:
+        raise UserError(
+            f"--scale-load {scale:g}: {scale * len(starts_s):,.0f} sessions in one simulation; up to {MOST_STARTED:,}: "
+            "plan a share of the load and scale the answer"
+        )
     first, span = starts_s[0], starts_s[-1] - starts_s[0]
     count = len(starts_s)
     if span <= 0:

@@ -73,6 +73,11 @@ def test_a_log_gone_through_twice_as_fast_has_every_gap_twice_at_half_its_length
     assert len(times) in (6, 7, 8)
 
 
+def test_more_starts_than_can_be_simulated_are_refused_before_they_are_made():
+    with pytest.raises(UserError, match=r"--scale-load 1e\+09: 2,000,000,000 sessions in one simulation"):
+        recorded(np.array([0.0, 1.0]), 1e9, np.random.default_rng(0))
+
+
 def test_a_log_without_a_span_can_still_be_scaled():
     assert recorded(np.zeros(4), 2.5, np.random.default_rng(0)).tolist() == [0.0] * 10
 
