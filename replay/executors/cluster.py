@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import secrets
 import shutil
@@ -47,6 +49,9 @@ def connected(address: str | None = None) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(redirect_stdout(sys.stderr))  # Ray tells of dead workers on stdout, where answers belong
         stack.enter_context(_own_signals())
+        logger = logging.getLogger("ray")
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
         address = address or os.environ.get("RAY_ADDRESS") or None
         if address is None:
             _start(ray, stack)
@@ -66,8 +71,7 @@ def _join(ray: Any, address: str) -> None:
 
 def _start(ray: Any, stack: ExitStack) -> None:
     """A cluster of this machine, behind a token of its own, in a folder that only this user can read."""
-    given = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    stack.enter_context(_environment(given))
+    stack.enter_context(_environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": None, **_own_token()}))
     folder = Path(tempfile.mkdtemp(prefix="kvmill-", dir=_short_folder()))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     stack.callback(ray.shutdown)
@@ -83,23 +87,39 @@ def _start(ray: Any, stack: ExitStack) -> None:
     )
 
 
+@functools.cache
+def _own_token() -> Mapping[str, str]:
+    """A token in the environment, one per process since Ray remembers it, unless the user has one.
+
+    Left alone, Ray makes one and writes it into a file that everybody can read.
+    """
+    theirs = os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    if theirs or (Path.home() / ".ray" / "auth_token").exists():
+        return {}
+    return {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
 def _short_folder() -> str | None:
     return None if len(tempfile.gettempdir()) <= _LONGEST_FOLDER else "/tmp"
 
 
 @contextmanager
-def _environment(given: Mapping[str, str]) -> Iterator[None]:
-    """Ray's processes are told by the environment; afterwards it is as it was."""
+def _environment(given: Mapping[str, str | None]) -> Iterator[None]:
+    """Ray is told by the environment; None takes a variable away. Afterwards all is as it was, whatever Ray set."""
     before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
+    _set(given)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextmanager
