@@ -67,16 +67,26 @@ def run_replay(
     explain: bool | None = None,
     seed_turns: int | None = None,
     max_turns: int | None = None,
+    executor: str | None = None,
+    workers: int | None = None,
+    gpus_per_worker: int | None = None,
+    ray_address: str | None = None,
+    until_decided: bool | None = None,
+    max_loss: float | None = None,
+    confidence: float | None = None,
+    batch: int | None = None,
+    max_trajectories: int | None = None,
     progress: bool = False,
     store: Store | str | Path | None = None,
 ) -> dict[str, Any]:
     """Replay trajectories under policies, as `kvmill replay`; returns its `results`. Needs the model stack (torch).
 
     `traces`: samples, samples-more, stress, last (default), all, an id, a path or glob, or `source=…,family=…`. Cells
-    that failed are counted in each policy's `status`, never raised. UserError on unknown names or nothing to replay.
+    that failed are counted in each policy's `status`, never raised. With `until_decided` the answer has the
+    keys of `recommend` too; not `decided` is no error here. UserError on unknown names or nothing to replay.
     """
-    from .replay.results import summary
     from .replay.start import replay_named
+    from .replay.until_decided import outcome
 
     opened = _open(store)
     run = replay_named(
@@ -104,9 +114,18 @@ def run_replay(
         explain=explain,
         seed_turns=seed_turns,
         max_turns=max_turns,
+        executor=executor,
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+        ray_address=ray_address,
+        until_decided=until_decided,
+        max_loss=max_loss,
+        confidence=confidence,
+        batch=batch,
+        max_trajectories=max_trajectories,
         progress=progress,
     )
-    return summary(opened, run)
+    return outcome(opened, run)
 
 
 def results(run: str | None = None, *, by: str = "policy", store: Store | str | Path | None = None) -> dict[str, Any]:
@@ -119,15 +138,16 @@ def results(run: str | None = None, *, by: str = "policy", store: Store | str | 
 def recommend(
     run: str | None = None,
     *,
-    max_loss: float = 0.05,
+    max_loss: float | None = None,
     max_latency: float = 0.10,
-    confidence: float = 0.95,
+    confidence: float | None = None,
     max_family_loss: float | None = None,
     store: Store | str | Path | None = None,
 ) -> dict[str, Any]:
     """The policy with the smallest peak KV within the limits, as `kvmill recommend`; `policy` is None if undecided.
 
-    All limits are shares: of full's accuracy, of its median turn, of one family's accuracy. UserError without a run.
+    All limits are shares: of full's accuracy (0.05, or what the run was to decide by), of its median turn, of one
+    family's accuracy. UserError without a run.
     """
     from .replay.recommend import recommend as decide
 

@@ -140,7 +140,41 @@ def replay(
         bool | None,
         typer.Option("--explain", help="Also store the attention each token gets in the full run, for kvmill inspect."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Torch threads (the physical cores).")] = None,
+    until_decided: Annotated[
+        bool | None,
+        typer.Option(
+            "--until-decided",
+            help="Draw trajectories at random until the recommendation is decided: each batch is looked at, with tests "
+            "that allow for it. Exit code 4 if it is not by the end.",
+        ),
+    ] = None,
+    max_loss: Annotated[
+        float | None, typer.Option(help="Of --until-decided: largest relative loss of full's accuracy (0.05).")
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help="Of --until-decided: of all that is decided together (0.95).")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Of --until-decided: trajectories between two looks (8).")
+    ] = None,
+    max_trajectories: Annotated[
+        int | None, typer.Option(min=1, help="Of --until-decided: stop after N, decided or not; --resume goes on.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Torch threads, of each worker (the physical cores).")
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="local (default): one model in this process; ray: the workers of a Ray cluster.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Of --executor ray: worker processes (one per GPU, or per machine).")
+    ] = None,
+    gpus_per_worker: Annotated[
+        int | None, typer.Option(min=1, help="Of --executor ray: more than 1 spreads the model's layers over them (1).")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Of --executor ray: a running cluster [env RAY_ADDRESS, else this machine alone].")
+    ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -154,8 +188,11 @@ def replay(
         dtype=dtype, device=device, threads=threads, resume=resume, equal_size=equal_size, equal_by=equal_by,
         probes=probes, temperature=temperature, max_action_tokens=max_action_tokens, actions=actions, long=long,
         include_compacted=include_compacted, sweep=sweep, explain=explain, seed_turns=seed_turns, max_turns=max_turns,
+        executor=executor, workers=workers, gpus_per_worker=gpus_per_worker, ray_address=ray_address,
+        until_decided=until_decided, max_loss=max_loss, confidence=confidence, batch=batch,
+        max_trajectories=max_trajectories,
     )  # fmt: skip
-    _show(opened, run_id, "policy", as_json)
+    _finished(opened, run_id, as_json)
 
 
 @guarded
@@ -174,9 +211,14 @@ def results(
 @guarded
 def recommend(
     run: RunArgument = None,
-    max_loss: Annotated[float, typer.Option(help="Largest relative loss of full's accuracy, as 0.05.")] = 0.05,
+    max_loss: Annotated[
+        float | None, typer.Option(help="Largest relative loss of full's accuracy (that of --until-decided, or 0.05).")
+    ] = None,
     max_latency: Annotated[float, typer.Option(help="Largest relative growth of the median turn, as 0.10.")] = 0.10,
-    confidence: Annotated[float, typer.Option(help="Of the statement about all policies together.")] = 0.95,
+    confidence: Annotated[
+        float | None,
+        typer.Option(help="Of the statement about all policies together (that of --until-decided, or 0.95)."),
+    ] = None,
     max_family_loss: Annotated[
         float | None, typer.Option(help="Largest loss of any one family; the largest loss + 0.10 if not given.")
     ] = None,
@@ -221,13 +263,29 @@ def inspect_kept(
     answer(found, as_json, lambda: inspect_text(found, at_least))
 
 
+def _finished(store: Store, run: str, as_json: bool) -> None:
+    """Print what a replay found; exit code 4 if it was to be decided and is not."""
+    from .report import decided_text, summary_text
+    from .until_decided import outcome, require_decided
+
+    found = outcome(store, run)
+    answer(found, as_json, lambda: decided_text(found) + summary_text(found))
+    _require_cells(found)
+    require_decided(found)
+
+
 def _show(store: Store, run: str | None, by: str, as_json: bool) -> None:
-    """Print results; exit code 6 if some cells failed, 3 if all were skipped."""
+    """Print results."""
     from .report import summary_text
     from .results import summary
 
     found = summary(store, run, by)
     answer(found, as_json, lambda: summary_text(found))
+    _require_cells(found)
+
+
+def _require_cells(found: dict[str, Any]) -> None:
+    """Exit code 6 if some cells failed, 3 if all were skipped."""
     ok, failed, skipped = (
         sum(entry["status"][name] for entry in found["policies"]) for name in ("ok", "failed", "skipped")
     )

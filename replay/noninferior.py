@@ -26,9 +26,9 @@ POWER = 0.8
 
 
 def differences(scores: ArrayLike, full: ArrayLike, max_loss: float) -> NDArray[np.float64]:
-    """D_i for scores in [0, 1] of the same trajectories. ValueError for scores or limits outside."""
+    """D_i for scores in [0, 1] of the same trajectories, (…, n). ValueError for scores or limits outside."""
     x, f = np.asarray(scores, dtype=np.float64), np.asarray(full, dtype=np.float64)
-    if x.shape != f.shape or x.ndim != 1:
+    if x.shape != f.shape or x.ndim < 1:
         raise ValueError("scores and full have one entry per trajectory")
     if not 0 < max_loss < 1:
         raise ValueError(f"the largest loss must lie between 0 and 1, not {max_loss}")
@@ -102,8 +102,12 @@ def unseen(count: int, confidence: float) -> float:
     return 1.0 if count == 0 else 1 - (1 - confidence) ** (1 / count)
 
 
-def by_draw(ids: Sequence[str]) -> list[int]:
-    """An order of trajectories that does not depend on their scores: by the hash of their ids."""
+def by_draw(ids: Sequence[str], seed: int | None = None) -> list[int]:
+    """An order of trajectories that does not depend on their scores: by the hash of their ids, and of a seed.
+
+    The order of two does not depend on which others there are.
+    """
     import hashlib
 
-    return sorted(range(len(ids)), key=lambda i: hashlib.sha256(ids[i].encode()).hexdigest())
+    salt = "" if seed is None else f"{seed}/"
+    return sorted(range(len(ids)), key=lambda i: hashlib.sha256(f"{salt}{ids[i]}".encode()).hexdigest())

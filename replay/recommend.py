@@ -3,23 +3,29 @@
 A policy is acceptable if it is non-inferior to `full` (`noninferior`), at the asked confidence over all policies
 tested together (Holm), if no family of trajectories collapses, and if it is not slower than allowed where latency was
 measured. Accuracy means answers with a known truth; agreement with the uncompacted run is never taken for it.
+
+A run that went on until this answer was decided is judged by tests that allow for that (`looks`).
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from ..errors import UserError
 from ..traces.store import Store
+from .looks import KEY, Look, drawn_by, look_at, said
 from .noninferior import betting, by_draw, differences, needed, paired, unseen
 from .results import find_run
 from .scored import scorers
 from .statistics import FEW, difference, holm
 
-Guarantee = Literal["none", "paired-interval", "learn-then-test"]
+Guarantee = Literal["none", "paired-interval", "learn-then-test", "anytime-valid"]
 UNDECIDED = "its loss may exceed the limit"
+WITHIN = "within the limits"
+MAX_LOSS, CONFIDENCE = 0.05, 0.95
 
 _SCORES = (
     "SELECT policy, trajectory_id, any_value(family) AS family, sum(answer_accuracy * probes) / sum(probes) AS score, "
@@ -48,14 +54,17 @@ class FamilyLoss:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One policy under test. `loss` is relative to `full`; `latency` the relative change of the median turn."""
+    """One policy under test. `loss` is relative to `full`; `latency` the relative change of the median turn.
+
+    `p_paired` is None where trajectories were drawn until the answer was decided: no test of a fixed sample holds then.
+    """
 
     policy: str
     n: int
     kv_tokens_peak: float
     kv_saved: float
     loss: float | None
-    p_paired: float
+    p_paired: float | None
     p_betting: float
     latency: float | None
     worst_family: FamilyLoss | None
@@ -68,20 +77,30 @@ def recommend(
     store: Store,
     run_id: str | None = None,
     *,
-    max_loss: float = 0.05,
+    max_loss: float | None = None,
     max_latency: float = 0.10,
-    confidence: float = 0.95,
+    confidence: float | None = None,
     max_family_loss: float | None = None,
 ) -> dict[str, Any]:
     """The object that `kvmill recommend --json` prints (DESIGN.md section 8).
 
-    No family may lose more than `max_family_loss`: max_loss + 0.10 unless given. UserError for limits that are none,
-    and without such a run.
+    `max_loss` and `confidence` are those that the run was to decide by, else 0.05 and 0.95, unless given. No family may
+    lose more than `max_family_loss`: max_loss + 0.10 unless given. UserError for limits that are none, and without such
+    a run.
     """
-    _check(max_loss, max_latency, confidence)
-    limit = max_loss + 0.10 if max_family_loss is None else max_family_loss
+    check_limits(MAX_LOSS if max_loss is None else max_loss, CONFIDENCE if confidence is None else confidence)
+    if not max_latency >= 0:
+        raise UserError(f"--max-latency {max_latency}: give 0 or more, as 0.10")
     info = find_run(store, run_id, recorded=True)
+    until: dict[str, Any] | None = info.config.get(KEY)
+    asked = until or {"max_loss": MAX_LOSS, "confidence": CONFIDENCE}
+    max_loss = float(asked["max_loss"] if max_loss is None else max_loss)
+    confidence = float(asked["confidence"] if confidence is None else confidence)
+    limit = max_loss + 0.10 if max_family_loss is None else max_family_loss
     rows = store.query(_SCORES, [info.run_id]).to_pylist()
+    drawn = drawn_by(store, info) if until else []
+    if until:
+        rows = [row for row in rows if row["trajectory_id"] in set(drawn)]
     full = {row["trajectory_id"]: row for row in rows if row["policy"] == "full"}
     medians = _medians(store, info.run_id)
     failed = {row["policy"]: row["failed"] for row in store.query(_SIZES, [info.run_id]).to_pylist()}
@@ -90,8 +109,24 @@ def recommend(
         _candidate(policy, [r for r in rows if r["policy"] == policy], full, medians, failed, max_loss, confidence)
         for policy in others
     ]
-    judged = _judged(candidates, max_latency, limit, confidence)
-    chosen = min((c for c, g in judged if g != "none"), key=lambda c: (c.kv_tokens_peak, c.policy), default=None)
+    look = None
+    if until:
+        look = look_at(
+            rows,
+            drawn,
+            others,
+            failed=[c.policy for c in candidates if c.failed],
+            doubted=[c.policy for c in candidates if _collapses(c, limit)],
+            available=len(info.config["trajectory_ids"]),
+            kinds=until["families"],
+            max_loss=max_loss,
+            family_loss=limit,
+            confidence=confidence,
+        )
+        candidates = [_proven(c, look) for c in candidates]
+    judged = _judged(candidates, max_latency, limit, confidence, look)
+    good = [c for c, g in judged if g != "none" and (look is None or c.policy == look.decision.policy)]
+    chosen = min(good, key=lambda c: (c.kv_tokens_peak, c.policy), default=None)
     guarantee = next((g for c, g in judged if c is chosen), "none")
     listed = sorted((c for c, _ in judged), key=lambda c: (c.kv_tokens_peak, c.policy))
     return {
@@ -99,12 +134,17 @@ def recommend(
         "model": info.config.get("model"),
         "label_scorers": scorers(store, info.run_id),
         "policy": chosen.policy if chosen else None,
-        "reason": _reason(chosen, listed, full, max_loss, confidence),
+        "reason": _reason(chosen, listed, full, max_loss, confidence, look),
         "guarantee": guarantee,
         "kv_saved": chosen.kv_saved if chosen else None,
         "latency": chosen.latency if chosen else None,
-        "enough_trajectories": chosen is not None or all(c.n >= FEW and c.needed is None for c in listed),
-        "more_trajectories": None if chosen else _more(listed),
+        "enough_trajectories": look.decision.decided
+        if look
+        else chosen is not None or all(c.n >= FEW and c.needed is None for c in listed),
+        "more_trajectories": look.decision.more or None if look else None if chosen else _more(listed),
+        "decided": look.decision.decided if look else None,
+        "n_used": look.drawn if look else None,
+        "n_available": look.available if look else None,
         "worst_family": asdict(chosen.worst_family) if chosen and chosen.worst_family else None,
         "unseen_failures": unseen(chosen.n, confidence) if chosen else None,
         "limits": {
@@ -147,28 +187,47 @@ def _candidate(
     )
 
 
+def _proven(c: Candidate, look: Look) -> Candidate:
+    """The candidate with the p value that may be looked at at any time."""
+    if (proof := look.proofs.get(c.policy)) is None:
+        return replace(c, p_paired=None, p_betting=1.0, needed=None)
+    more = proof.more(look.bar) if proof.mean > 0 else None
+    return replace(c, p_paired=None, p_betting=math.exp(-proof.good), needed=None if more is None else c.n + more)
+
+
+def _collapses(c: Candidate, family_limit: float) -> bool:
+    return c.worst_family is not None and c.worst_family.loss > family_limit
+
+
 def _judged(
-    candidates: list[Candidate], max_latency: float, family_limit: float, confidence: float
+    candidates: list[Candidate], max_latency: float, family_limit: float, confidence: float, look: Look | None
 ) -> list[tuple[Candidate, Guarantee]]:
     """Each candidate with its verdict in words and the strongest guarantee that holds."""
     level = 1 - confidence
     out: list[tuple[Candidate, Guarantee]] = []
-    corrected = [holm([c.p_paired for c in candidates]), holm([c.p_betting for c in candidates])]
+    corrected = [holm([1.0 if c.p_paired is None else c.p_paired for c in candidates])]
+    corrected.append(holm([c.p_betting for c in candidates]))
     for c, p_paired, p_betting in zip(candidates, *corrected, strict=True):
         guarantee: Guarantee = "none"
+        proof = look.proofs.get(c.policy) if look else None
         if c.failed:
             verdict = f"{c.failed} cells failed"
         elif c.n < FEW:
             verdict = f"{c.n} trajectories with answers: fewer than {FEW} decide nothing"
         elif c.latency is not None and c.latency > max_latency:
             verdict = f"the median turn takes {c.latency:+.0%}, more than {max_latency:+.0%}"
-        elif c.worst_family and c.worst_family.loss > family_limit:
+        elif look and proof and proof.is_bad(look.bar):
+            verdict = "proven to exceed a limit"
+        elif c.worst_family and _collapses(c, family_limit):
             verdict = f"family {c.worst_family.family} loses {c.worst_family.loss:.0%}, more than {family_limit:.0%}"
+        elif look and proof:
+            guarantee = "anytime-valid" if proof.is_good(look.bar) else "none"
+            verdict = WITHIN if proof.is_good(look.bar) else UNDECIDED
         elif min(p_paired, p_betting) > level:
             verdict = UNDECIDED
         else:
             guarantee = "learn-then-test" if p_betting <= level else "paired-interval"
-            verdict = "within the limits"
+            verdict = WITHIN
         out.append((replace(c, verdict=verdict), guarantee))
     return out
 
@@ -189,8 +248,15 @@ def _worst(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> FamilyLo
 
 
 def _reason(
-    chosen: Candidate | None, listed: list[Candidate], full: dict[str, Any], max_loss: float, confidence: float
+    chosen: Candidate | None,
+    listed: list[Candidate],
+    full: dict[str, Any],
+    max_loss: float,
+    confidence: float,
+    look: Look | None,
 ) -> str:
+    if look and listed and full:
+        return said(look, max_loss, confidence)
     if chosen:
         spared = unseen(chosen.n, confidence)
         return (
@@ -223,11 +289,10 @@ def _medians(store: Store, run_id: str) -> dict[str, float]:
     return {policy: statistics.median(seconds) for policy, seconds in turns.items()}
 
 
-def _check(max_loss: float, max_latency: float, confidence: float) -> None:
+def check_limits(max_loss: float, confidence: float) -> None:
+    """UserError unless both are shares that can be tested."""
     if not 0 < max_loss < 1:
         raise UserError(f"--max-loss {max_loss}: give a share between 0 and 1, as 0.05")
-    if not max_latency >= 0:
-        raise UserError(f"--max-latency {max_latency}: give 0 or more, as 0.10")
     if not 0.5 <= confidence < 1:
         raise UserError(f"--confidence {confidence}: give 0.5 or more and less than 1, as 0.95")
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..console import table
 from .closed.report import behaviour_notes, behaviour_table, mode_text
 from .last_answer import answers_text
+from .looks import KEY
 from .policies.registry import parse_policy
 from .scored import is_recall, legend, name_of, probes_text
 from .sweep import sweep_text
@@ -35,6 +36,10 @@ _LEFT_ALONE = {
     "shared": "cache-sharing layers",
 }
 _LATENCY = {"ttft_s": "TTFT s", "tpot_s": "TPOT s", "turn_s": "turn s"}
+_STOPPED = (
+    "trajectories were drawn until the recommendation was decided: intervals and p values here are those of a sample "
+    "whose size was fixed beforehand, and too narrow for one that was not; `kvmill recommend` allows for it"
+)
 _PLAN = {"gpus": "GPUs", "saved": "GPUs saved"}
 LEGEND = (
     "answer LL: mean log-likelihood of the right answer (nats)\n"
@@ -204,6 +209,8 @@ def _notes(found: Row) -> list[str]:
             f"equal size: the keep ratio of every policy is solved so that it holds as many KV tokens "
             f"{rows[found['equal_by']]} as {found['equal_size']}"
         )
+    if found.get(KEY):
+        lines.append(_STOPPED)
     if any(0 < entry["n"] < 10 for entry in entries):
         lines.append("fewer than 10 trajectories: intervals are rough, and nothing should be decided on them")
     failed = [f"{e['policy']} ({e['status']['failed']}: {e['error']})" for e in entries if e["status"]["failed"]]
@@ -230,6 +237,13 @@ def _difference(entry: Row, what: str) -> str:
     )
 
 
+def decided_text(found: Row) -> str:
+    """The answer of a run that was to go on until decided, before its results; empty for any other run."""
+    if found.get(KEY) is None:
+        return ""
+    return f"{found['policy'] or 'no policy'}: {found['reason']}\n\n"
+
+
 def recommendation_text(found: Row) -> str:
     """The text of `kvmill recommend`: the policy or why there is none, then every candidate."""
     lines = [f"{found['policy'] or 'no policy'}: {found['reason']}"]
@@ -237,6 +251,7 @@ def recommendation_text(found: Row) -> str:
         guarantee = {
             "paired-interval": "by the paired differences, if these trajectories are like those to come",
             "learn-then-test": "whatever the distribution of the trajectories (learn-then-test)",
+            "anytime-valid": "whatever their distribution, and however often the run was looked at",
         }[found["guarantee"]]
         lines.append(f"guarantee: {found['guarantee']}, {guarantee}; KV saved {_percent(found['kv_saved'])}")
         worst = found["worst_family"]
@@ -268,8 +283,9 @@ def recommendation_text(found: Row) -> str:
         "verdict": "verdict",
     }
     limits = found["limits"]
+    shared = "Holm's correction" if found["decided"] is None else f"the level is shared by {len(rows)} policies"
     note = (
         f"Measured with {found['model']}, run {found['run']}. p: that the loss exceeds {limits['max_loss']:.0%}, "
-        f"before Holm's correction; no family may lose more than {limits['max_family_loss']:.0%}"
+        f"before {shared}; no family may lose more than {limits['max_family_loss']:.0%}"
     )
     return "\n".join([*lines, "", *([table(rows, columns)] if rows else []), note])

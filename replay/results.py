@@ -18,6 +18,7 @@ from .closed.results import NOT_MEASURED as NOT_ACTED
 from .closed.results import behaviour_entries, is_closed, model_too_weak
 from .last_answer import NOT_MEASURED as NOT_ANSWERED
 from .last_answer import answer_entries
+from .looks import KEY
 from .noninferior import detectable
 from .scored import no_op, scorers
 from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
@@ -113,7 +114,7 @@ def find_run(store: Store, run_id: str | None = None, *, recorded: bool = False)
     begun = [info for info in store.runs("replay") if info not in complete]
     hint = f"; {begun[0].run_id} is not complete: name it, or go on with --resume" if begun else ""
     what = "replay run of recorded turns" if recorded else "replay run"
-    raise UserError(f"no complete {what} in {store.path}: run `kvmill replay` first{hint}")
+    raise UserError(f"no complete {what} in {store}: run `kvmill replay` first{hint}")
 
 
 def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict[str, Any]:
@@ -169,6 +170,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
         "equal_by": info.config.get("equal_by"),
         "seed": info.seed,
         "by": by,
+        KEY: info.config.get(KEY),
         "label_scorers": scorers(store, info.run_id),
         "policies": policies,
         "sweeps": plateaus(info.config.get("sweeps", []), measured, entries),

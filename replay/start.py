@@ -10,8 +10,11 @@ from ..errors import UserError, unknown
 from ..traces.recall import with_probes
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
+from .looks import KEY
+from .executors.choice import Executing
 from .policies.registry import DEMO_POLICIES, QUICK_POLICIES, parse_policy
 from .sweep import parse_sweep, with_sweeps
+from .until_decided import Until
 from .weights import DEFAULT_MODEL
 
 MODES = ("teacher", "stepwise", "closed")
@@ -44,6 +47,15 @@ def replay_named(
     explain: bool | None = None,
     seed_turns: int | None = None,
     max_turns: int | None = None,
+    executor: str | None = None,
+    workers: int | None = None,
+    gpus_per_worker: int | None = None,
+    ray_address: str | None = None,
+    until_decided: bool | None = None,
+    max_loss: float | None = None,
+    confidence: float | None = None,
+    batch: int | None = None,
+    max_trajectories: int | None = None,
     progress: bool = True,
 ) -> str:
     """Replay what is named and return the run's id. What is not given is the resumed run's, else the default.
@@ -61,7 +73,15 @@ def replay_named(
     def setting(name: str, given: Any, default: Any) -> Any:
         return given if given is not None else before.get(name, default)
 
-    going = setting("mode", mode, "teacher")
+    running = setting("executor", executor, "local")
+    Executing(running, workers, gpus_per_worker, ray_address)  # refuses before trajectories are read
+    going, wanted = setting("mode", mode, "teacher"), setting("measure", measure, "quality")
+    by = {"max_loss": max_loss, "confidence": confidence, "batch": batch}
+    until = Until.of(until_decided, before.get(KEY), max_trajectories, **by)
+    if until and resume and KEY not in before:
+        raise UserError(f"--until-decided: run {resume} was not begun with it; start a new run")
+    if until and (going == "closed" or wanted != "quality"):
+        raise UserError("--until-decided is about the quality of recorded turns: no --mode closed, no --measure")
     said = {"--temperature": temperature, "--max-action-tokens": max_action_tokens, "--actions": actions}
     if going == "teacher" and (extra := [flag for flag, value in said.items() if value is not None]):
         raise UserError(f"{', '.join(extra)}: only for --mode stepwise or closed, where actions are generated")
@@ -81,7 +101,8 @@ def replay_named(
     trajectories = _same_again(store, before) if same else _select(store, spec, limit)
     asked = setting("probes", probes, "recorded" if resume else "auto")
     trajectories = [with_probes(trajectory, asked) for trajectory in trajectories]
-    wanted = setting("measure", measure, "quality")
+    if until:
+        trajectories = until.drawn(trajectories, setting("seed", seed, 0))
     if explain and wanted == "latency":
         raise UserError("--explain is about the tokens of quality cells: use --measure quality or both")
     if explain and going == "closed":
@@ -120,7 +141,13 @@ def replay_named(
             explain=setting("explain", explain, False),
             seed_turns=setting("seed_turns", seed_turns, None),
             max_turns=setting("max_turns", max_turns, None),
+            executor=running,
+            workers=workers,
+            gpus_per_worker=gpus_per_worker,
+            ray_address=ray_address,
+            until=until,
             config={
+                **({KEY: until.config(trajectories)} if until else {}),
                 **({"actions_given": grammar} if grammar else {}),
                 **({"sweeps": [swept.spec for swept in sweeps]} if sweeps else {}),
                 "traces": spec,
@@ -160,7 +187,7 @@ def _same_again(store: Store, before: dict[str, Any]) -> list[Trajectory]:
     ids = before.get("trajectory_ids", [])
     found = by_id(store, ids)
     if gone := [name for name in ids if name not in found]:
-        raise UserError(f"cannot resume: trajectories {', '.join(gone[:5])} are no longer in {store.path}")
+        raise UserError(f"cannot resume: trajectories {', '.join(gone[:5])} are no longer in {store}")
     return [found[name] for name in ids]
 
 
