@@ -85,11 +85,6 @@ def latency_rows(rows: Rows) -> list[dict[str, Any]]:
     ]
 
 
-def fewer_rows(rows: Rows, slo: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Why not one replica fewer: what the promises come to there."""
-    return [_size(row["policy"], row["one_fewer"], slo) for row in rows if row.get("one_fewer")]
-
-
 def size_rows(rows: Rows, slo: Mapping[str, float]) -> list[dict[str, Any]]:
     """Every fleet size that was looked at, with its verdict."""
     return [_size(row["policy"], size, slo) for row in rows for size in row.get("sizes") or ()]
@@ -99,9 +94,18 @@ def why_not_fewer(row: Row, slo: Mapping[str, float]) -> str:
     """One sentence about the fleet of one replica less."""
     if not row.get("feasible"):
         return f"No fleet keeps the promises: {row.get('infeasible_because') or row.get('binding_constraint') or NOT}."
-    below = row.get("one_fewer")
-    if not below:
-        return "One replica is the least there is." if row.get("gpus") else "Smaller fleets were not looked at."
+    tp, gpus = row.get("tp") or 1, row.get("gpus")
+    if not gpus:
+        return "Smaller fleets were not looked at."
+    if gpus == tp:
+        return "One replica is the least there is."
+    sizes = {size["gpus"]: size for size in (row.get("one_fewer"), *(row.get("sizes") or ())) if size}
+    below = sizes.get(gpus - tp)
+    if below is None:
+        least = row.get("gpus_bound")
+        if least and gpus - tp < least:
+            return f"{gpus - tp} GPUs were not simulated: the load takes {least} at the very least (estimated bound)."
+        return f"{gpus - tp} GPUs were not simulated for this plan: plan again to see why they do not do."
     happened = [
         f"{key} is {level_words(below[f'{key}_s'])} s where {limit:g} s is promised"
         for key, limit in slo.items()

@@ -6,7 +6,7 @@ They answer while a slider moves; a simulation takes their place where there is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..simulator.bounds import demand, least_of, resident_blocks
 from ..simulator.given import Given
 from ..simulator.plan import scenarios_of
 from ..simulator.reach import hopeless
-from ..simulator.report import described
+from ..simulator.report import described, quality
 from ..simulator.run import Scenario
 from ..simulator.slo import parse_slo
 from ..traces.store import Store
@@ -27,6 +27,7 @@ from .snapshot import snapshot
 
 LOADS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
 Stamp = tuple[str, ...]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,24 @@ def by_load(bounds: Sequence[Bound], loads: Sequence[float] = LOADS) -> list[dic
         if found.never is None
         for load in loads
     ]
+
+
+def judged(rows: Mapping[str, Row], setting: Setting, store: Store, run: str | None) -> dict[str, Row]:
+    """Stored answers by policy with the quality that replay `run` measured, in place of that they were planned with.
+
+    An answer is left out where `run` measured other extra turns, or another share kept, than it was simulated with.
+    None: all of them as they are.
+    """
+    if run is None:
+        return dict(rows)
+    changes = stamp_of(store, setting)
+    geometry = _given(snapshot(store), setting, changes).geometry
+    found = {text: quality(profile(snapshot(store), text, run, changes), geometry) for text in rows}
+    return {
+        text: {**row, **found[text]}
+        for text, row in rows.items()
+        if all((row.get(key) or None) == (found[text][key] or None) for key in ("extra_turns", "keep_measured"))
+    }
 
 
 @lru_cache(maxsize=8)

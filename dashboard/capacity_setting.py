@@ -1,4 +1,4 @@
-"""What is planned for: workload, model, machine and promises, as the page asks and as `kvmill plan` is told.
+"""What is planned for: workload, model, machine, promises and policy, as the page asks and as `kvmill plan` is told.
 
 The other flags are those of the command itself (`flags`), so that the page has every setting that the command has.
 """
@@ -23,6 +23,8 @@ LOAD = tuple(inspect.signature(load_flags).parameters)
 MACHINE = tuple(inspect.signature(machine_flags).parameters)
 FIRST_LOOK, ENOUGH = 3, 10
 """Replications of a first look, which is flagged as one, and of an answer."""
+LOADS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+"""Times the workload's own load, where the answer's sensitivity to it is simulated."""
 KEPT = ("dtype", "kv_dtype", "utilisation", "max_model_len", "token_budget", "max_sequences", "retention",
         "preemption", "compaction", "coarse_tokens", "router", "agents", "rate")  # fmt: skip
 
@@ -68,15 +70,6 @@ class Setting:
         named = {"workload": self.workload, "model": self.model, "gpu": self.gpu, "slo": list(self.slo)}
         return named | dict(self.flags)
 
-    def plan_options(self, policies: Sequence[str], replications: int, run: str | None = None) -> dict[str, Any]:
-        """What the job `plan` is asked: `run` is the replay that quality is taken from, None for the newest."""
-        return self.options() | {"policy": list(policies), "replications": replications, "from": run}
-
-    def series_options(self, policy: str, gpus: int, run: str | None = None) -> dict[str, Any]:
-        """What the job `simulate` is asked, to see one fleet over time. A price means nothing to it."""
-        asked = {key: value for key, value in self.options().items() if key != "price"}
-        return asked | {"policy": policy, "gpus": gpus, "series": True, "from": run}
-
     def given(self, store: Store) -> Given:
         """The same as nouns of the simulator. Paths begin at the store, as those of jobs do. UserError as a plan."""
         flags = dict(self.flags)
@@ -85,6 +78,41 @@ class Setting:
             flags["calibration"] = placed(str(flags["calibration"]), store)
         workload, model, gpu = (placed(name, store) for name in (self.workload, self.model, self.gpu))
         return given(workload, model, gpu, store=store, tp=tp, **flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The question with its policy, and what the policy is made of. `replay`: where quality is from, None: newest."""
+
+    setting: Setting
+    policy: str
+    method: str
+    keep: float | None
+    replay: str | None = None
+
+    @property
+    def policies(self) -> list[str]:
+        """`full` and the policy, once if they are the same."""
+        return list(dict.fromkeys(["full", self.policy]))
+
+    def plan(self, replications: int) -> dict[str, Any]:
+        """Options of the job `plan` that answers it."""
+        return self.setting.options() | {
+            "policy": self.policies,
+            "replications": replications,
+            "from": self.replay,
+        }
+
+    def loads(self) -> dict[str, Any]:
+        """Options of the job `plan` that answers it at every one of LOADS: a first look at each."""
+        own = float(self.setting.get("scale_load") or 1.0)
+        values = ",".join(f"{own * load:g}" for load in LOADS)
+        return self.plan(FIRST_LOOK) | {"scale_load": None, "sweep": [f"scale_load={values}"]}
+
+    def series(self, policy: str, gpus: int) -> dict[str, Any]:
+        """Options of the job `simulate` that watches one fleet over time. A price means nothing to it."""
+        told = {key: value for key, value in self.setting.options().items() if key != "price"}
+        return told | {"policy": policy, "gpus": gpus, "series": True, "from": self.replay}
 
 
 def shared() -> tuple[Option, ...]:

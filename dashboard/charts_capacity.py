@@ -9,7 +9,8 @@ import altair as alt
 
 from . import theme
 from .capacity_bounds import Bound
-from .charts import Rows, keep_of
+from .charts import Rows
+from .looks import keep_of
 
 HEIGHT = 280
 _DASH = [5, 4]
@@ -85,22 +86,23 @@ def gpus_over_keep(rows: Rows, bounds: Sequence[Bound], chosen: float | None) ->
     return alt.LayerChart(layer=layers).properties(height=HEIGHT)
 
 
-def gpus_over_load(rows: Rows, answers: Rows) -> alt.LayerChart:
-    """GPUs against load, as a factor: closed forms as lines, the simulated answers as points at 1."""
-    names = _names([*answers, *rows])
-    y = alt.Y("holding:Q", title="GPUs (estimated)", scale=alt.Scale(zero=True))
+def gpus_over_load(rows: Rows, simulated: Rows) -> alt.LayerChart:
+    """GPUs against load, as a factor: closed forms as lines, simulated answers as points with their intervals."""
+    names = _names([*simulated, *rows])
+    y = alt.Y("holding:Q", title="GPUs", scale=alt.Scale(zero=True), axis=alt.Axis(format="d", tickMinStep=1))
     x = alt.X("load:Q", title="load, times the workload's own")
     tip = [
         alt.Tooltip("policy:N"),
         alt.Tooltip("load:Q"),
-        alt.Tooltip("least:Q", title="GPUs at least (bound)"),
-        alt.Tooltip("holding:Q", title="GPUs that hold every cache"),
+        alt.Tooltip("least:Q", title="GPUs at least (estimated bound)"),
+        alt.Tooltip("holding:Q", title="GPUs that hold every cache (estimated)"),
     ]
-    lines = alt.Chart(_values(rows)).mark_line(point=True).encode(x=x, y=y, color=_policy(names), tooltip=tip)
+    lines = alt.Chart(_values(rows)).mark_line().encode(x=x, y=y, color=_policy(names), tooltip=tip)
     least = (
         alt.Chart(_values(rows)).mark_line(strokeDash=_DASH).encode(x=x, y="least:Q", color=_policy(names), tooltip=tip)
     )
-    told = [{"policy": row["policy"], "gpus": row["gpus"], "load": 1.0} for row in answers if row.get("gpus")]
+    keys = ("policy", "load", "gpus", "gpus_low", "gpus_high")
+    told = [{key: row.get(key) for key in keys} for row in simulated if row.get("gpus")]
     points = (
         alt.Chart(_values(told))
         .mark_point(size=110, filled=True, opacity=1)
@@ -109,10 +111,22 @@ def gpus_over_load(rows: Rows, answers: Rows) -> alt.LayerChart:
             y="gpus:Q",
             color=_policy(names),
             shape=_mark(names),
-            tooltip=[alt.Tooltip("policy:N"), alt.Tooltip("gpus:Q", title="GPUs needed (simulated)")],
+            tooltip=[
+                alt.Tooltip("policy:N"),
+                alt.Tooltip("load:Q"),
+                alt.Tooltip("gpus:Q", title="GPUs needed (simulated)"),
+                alt.Tooltip("gpus_low:Q", title="from"),
+                alt.Tooltip("gpus_high:Q", title="to"),
+            ],
         )
     )
-    return alt.LayerChart(layer=[least, lines, points]).properties(height=HEIGHT)
+    spans = [row for row in told if row["gpus_low"] is not None and row["gpus_high"] is not None]
+    bars = (
+        alt.Chart(_values(spans))
+        .mark_rule(strokeWidth=2)
+        .encode(x=x, y="gpus_low:Q", y2="gpus_high:Q", color=_policy(names))
+    )
+    return alt.LayerChart(layer=[least, lines, bars, points]).properties(height=HEIGHT)
 
 
 def gpus_by_tolerance(rows: Rows) -> alt.Chart:

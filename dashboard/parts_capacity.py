@@ -1,9 +1,8 @@
-"""The sections of the page Capacity: what is asked, the answer at once, the simulation that refines it, the rest."""
+"""What the page Capacity asks: where to begin, workload, model, machine, promises, policy, whose quality."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
@@ -12,29 +11,20 @@ from ..errors import UserError
 from ..replay.policies.options import split_spec
 from ..replay.policies.registry import HEADLINE_POLICY, parse_policy
 from ..traces.manifest import RunInfo
-from . import queries_capacity, queries_jobs
+from ..traces.store import Store
+from . import queries_capacity
 from .capacity_answer import Figure
-from .capacity_setting import (
-    ENOUGH,
-    FIRST_LOOK,
-    LOAD,
-    MACHINE,
-    Setting,
-    command,
-    places,
-    promises,
-    shared,
-)
+from .capacity_setting import LOAD, MACHINE, Ask, Setting, command, places, promises, shared
 from .choices import METHODS, policies_of
-from .job import Job
 from .parts import linked, refusal_shown, visitor
-from .parts_jobs import watch
 from .said import plain
 from .service import Service
-from .verbs import Option, words
+from .verbs import Option
 
-NEW = "new"
-JOB, LAST, BASE, SEEN = "capacity job", "capacity question", "capacity base", "capacity seen"
+NEW, NEWEST = "new", "newest"
+MOVED = "capacity moved"
+"""Key of the session: whether policy or keep ratio were changed since the settings were."""
+BASE, SEEN, CHOSEN = "capacity base", "capacity seen", "capacity chosen"
 _KEEPS = (0.05, 1.0)
 _CHOICES = {
     "tp": ("auto", "1", "2", "4", "8"),
@@ -44,17 +34,6 @@ _CHOICES = {
     "compaction": ("inline", "beside"),
     "router": ("affinity", "prefix-aware", "least-loaded", "round-robin"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """The question with its policy, and what the policy is made of. `replay`: where quality is from, None: newest."""
-
-    setting: Setting
-    policy: str
-    method: str
-    keep: float | None
-    replay: str | None = None
 
 
 def start_from(known: Sequence[RunInfo]) -> RunInfo | None:
@@ -71,7 +50,7 @@ def start_from(known: Sequence[RunInfo]) -> RunInfo | None:
         for name in ("workload", "model", "gpu", "policy", "keep"):
             st.session_state.pop(f"choice of {name}", None)
             st.query_params.pop(name, None)
-        st.session_state.pop(LAST, None)
+        st.session_state.pop(CHOSEN, None)
     st.session_state[BASE] = chosen
     return found.get(chosen)
 
@@ -145,6 +124,35 @@ def policy(known: Sequence[str]) -> tuple[str, str, float | None]:
     return str(chosen), method, keep if keeps else None
 
 
+def quality_of(store: Store) -> str | None:
+    """The replay that quality is taken from; None: what each plan has, and the newest for new simulations."""
+    found = {info.run_id: queries_capacity.told_replay(info) for info in queries_capacity.replays(store)}
+    if not found:
+        return None
+    chosen = linked(
+        "quality",
+        [NEWEST, *found],
+        label="Quality measured by",
+        shown=lambda run: found.get(run, "the replay that each plan was made with; the newest for new simulations"),
+        help="A complete replay. GPUs depend on it only by the extra turns that a closed-loop replay measured.",
+    )
+    return None if chosen == NEWEST else chosen
+
+
+def asked(setting: Setting, policy: str, method: str, keep: float | None, replay: str | None) -> Ask:
+    """The question, and a note in the session of whether it was moved to: MOVED.
+
+    Nothing is drawn between the two, so that a visitor who moves on before the page is whole is not forgotten.
+    """
+    before, now = st.session_state.get(CHOSEN), (setting, policy)
+    if before is not None and before != now:
+        st.session_state[MOVED] = before[0] == setting
+    elif before is None:
+        st.session_state[MOVED] = False
+    st.session_state[CHOSEN] = now
+    return Ask(setting, policy, method, keep, replay)
+
+
 def looked_at(ask: Ask) -> list[str]:
     """The policies of this method that this session has looked at for this question, the present one last."""
     seen: dict[Any, list[str]] = st.session_state.setdefault(SEEN, {})
@@ -170,91 +178,11 @@ def shown(figures: Sequence[Figure]) -> None:
                 column.caption(plain(figure.note))
 
 
-def jobs_of(service: Service, ask: Ask) -> tuple[Job | None, Job | None]:
-    """The newest plan jobs that answer this question: a first look, and one with enough replications."""
-    found, _ = service.jobs.found(queries_jobs.NEWEST)
-    asked = [words("plan", plan_options(ask, count)) for count in (FIRST_LOOK, ENOUGH)]
-    return tuple(queries_jobs.newest_with(found, "plan", arguments) for arguments in asked)  # type: ignore[return-value]
-
-
-def plan_options(ask: Ask, replications: int) -> dict[str, Any]:
-    """What is planned: `full` and the policy."""
-    return ask.setting.plan_options(list(dict.fromkeys(["full", ask.policy])), replications, ask.replay)
-
-
-def refine(service: Service, ask: Ask, jobs: tuple[Job | None, Job | None], replications: int | None) -> None:
-    """Simulate in the background what is only bounded; a click confirms a first look. `replications` that there are.
-
-    A simulation begins by itself when policy or keep ratio were moved, and ends the one that the last move began.
-    """
-    moved = _moved(ask)
-    automatic = st.toggle(
-        "Simulate in the background what I choose",
-        True,
-        key="capacity automatic",
-        persist_state="session",
-        help=f"{FIRST_LOOK} replications, a first look. What is simulated takes the place of the bounds.",
-    )
-    live = [job for job in jobs if job and not job.ended]
-    for job in [*live, *(job for job in jobs[:1] if job and job.state in ("failed", "lost") and not replications)]:
-        watch(job.id)
-    if live:
-        return
-    if replications is None:
-        begun = jobs[0] is not None
-        if moved and automatic and not begun:
-            _submit(service, ask, FIRST_LOOK)
-        if st.button("Simulate again" if begun else "Simulate it", type="primary", icon=":material/play_arrow:"):
-            _submit(service, ask, FIRST_LOOK)
-    elif replications < ENOUGH:
-        st.warning(f"A first look: {replications} replications.")
-        if st.button(f"Confirm with {ENOUGH} replications", icon=":material/done_all:"):
-            _submit(service, ask, ENOUGH)
-
-
-def over_time(service: Service, ask: Ask, wanted: Mapping[str, int], known: set[str]) -> None:
-    """The button that simulates the fleets of the answer once more, watched over time; and those that run."""
-    found, _ = service.jobs.found(queries_jobs.NEWEST)
-    missing = {text: gpus for text, gpus in wanted.items() if text not in known}
-    asked = {text: ask.setting.series_options(text, gpus, ask.replay) for text, gpus in missing.items()}
-    jobs = [queries_jobs.newest_with(found, "simulate", words("simulate", options)) for options in asked.values()]
-    live = [job for job in jobs if job and not job.ended]
-    for job in live:
-        watch(job.id)
-    if missing and not live and st.button("Simulate these fleets over time", icon=":material/show_chart:"):
-        with refusal_shown():
-            for options in asked.values():
-                service.submit("simulate", options, visitor())
-            st.rerun()
-
-
 def copied(ask: Ask, replications: int) -> str:
     """The command line of the answer, shown to be copied."""
-    text = command("plan", plan_options(ask, replications))
+    text = command("plan", ask.plan(replications))
     st.code(text, language="bash", wrap_lines=True)
     return text
-
-
-def _submit(service: Service, ask: Ask, replications: int) -> None:
-    with refusal_shown():
-        before = st.session_state.get(JOB)
-        job = service.submit("plan", plan_options(ask, replications), visitor())
-        if before and _runs(service, before):
-            service.cancel(before, visitor())
-        st.session_state[JOB] = job.id
-        st.rerun()
-
-
-def _runs(service: Service, id: str) -> bool:
-    found, _ = service.jobs.found(queries_jobs.NEWEST)
-    return any(job.id == id for job in queries_jobs.live(found))
-
-
-def _moved(ask: Ask) -> bool:
-    """Whether policy or keep ratio were changed since the last look, and nothing else."""
-    before = st.session_state.get(LAST)
-    st.session_state[LAST] = (ask.setting, ask.policy)
-    return before is not None and before[0] == ask.setting and before[1] != ask.policy
 
 
 def _asked_keep() -> float | None:

@@ -173,9 +173,18 @@ def _uploaded(service: Service, suffix: str) -> dict[str, str]:
     return {item.path: f"uploaded: {item.name}" for item in found if item.name.endswith(suffix)}
 
 
-def replays(store: Store) -> list[str]:
+def replays(store: Store) -> list[RunInfo]:
     """Complete replays, newest first: what quality can be taken from."""
-    return [info.run_id for info in store.runs("replay", "complete")]
+    return store.runs("replay", "complete")
+
+
+def told_replay(info: RunInfo) -> str:
+    """A replay in a few words, for a choice: the model that it measured with first."""
+    config, when = info.config, info.created_at[:16].replace("T", " ")
+    count = len(config.get("trajectory_ids") or ())
+    said = [config.get("model") or "an unnamed model", config.get("dtype"), config.get("mode")]
+    said += [f"{count} trajectories" if count else None, when, info.run_id]
+    return " · ".join(str(word) for word in said if word)
 
 
 def setting_of(info: RunInfo | None) -> Setting:

@@ -49,6 +49,7 @@ MACHINES: dict[str, Callable[[str], Any]] = {
     "router": str,
     "agents": _whole,
     "rate": _number,
+    "scale_load": _number,
 }
 MOST = 64  # combinations of machines times policies
 

@@ -5,10 +5,19 @@ from datetime import UTC, datetime
 import streamlit as st
 
 from kvmill.dashboard import capacity_answer as said
-from kvmill.dashboard import capacity_bounds, charts, charts_capacity, export, parts_capacity, queries_capacity
+from kvmill.dashboard import (
+    capacity_bounds,
+    capacity_details,
+    capacity_jobs,
+    charts,
+    charts_capacity,
+    export,
+    parts_capacity,
+    queries_capacity,
+)
 from kvmill.dashboard.capacity_setting import FIRST_LOOK
 from kvmill.dashboard.parts import damage_shown, legend, open_service
-from kvmill.dashboard.parts_capacity import Ask, parted
+from kvmill.dashboard.parts_capacity import parted
 from kvmill.dashboard.said import plain
 from kvmill.errors import UserError
 
@@ -27,22 +36,23 @@ try:
     setting = parts_capacity.settings(service, base, first)
     st.subheader("Policy")
     policy, method, keep = parts_capacity.policy(list(stored))
+    ask = parts_capacity.asked(setting, policy, method, keep, parts_capacity.quality_of(store))
     frame = capacity_bounds.frame(setting, store)
 except UserError as error:
     st.error(plain(error), icon=":material/error:")
     st.stop()
 
-ask = Ask(setting, policy, method, keep)
 untouched = base is not None and setting == first
-jobs = parts_capacity.jobs_of(service, ask)
+jobs = capacity_jobs.jobs_of(service, ask)
 with damage_shown(store):
     made = {job.status.run for job in jobs if job}
     alike = {info.run_id for info in queries_capacity.alike(store, known, frame)} | made
     runs = [info for info in known if info.run_id in alike or (untouched and info is base)]
-    answers = queries_capacity.answers(store, runs)
-row = answers.get(policy)
-own = next((info for info in runs if row and info.run_id == row["run_id"]), None)
-paired = queries_capacity.answers(store, [own]) if own else {}
+    answers = capacity_bounds.judged(queries_capacity.answers(store, runs), setting, store, ask.replay)
+    row = answers.get(policy)
+    own = next((info for info in runs if row and info.run_id == row["run_id"]), None)
+    pairs = queries_capacity.answers(store, [own]) if own else {}
+    paired = capacity_bounds.judged(pairs, setting, store, ask.replay)
 full = paired.get("full") or answers.get("full")
 pair = [entry for entry in (full, row) if entry] if row else []
 told = frame if own is None or "contexts" in own.config else {**frame, **own.config}
@@ -55,9 +65,11 @@ if own and untouched and queries_capacity.identity(own.config) != queries_capaci
 
 answer = said.spoken(told, full, row) if row else None
 st.subheader("Answer · simulated" if row else "Answer · estimated bound")
+st.caption(f"Of {plain(policy)}" + (f", plan {row['run_id']}." if row else ", while nothing is simulated for it."))
 try:
-    bounds = [capacity_bounds.bound(setting, text, store) for text in ("full", policy)]
-    looked_at = [capacity_bounds.bound(setting, text, store) for text in parts_capacity.looked_at(ask)]
+    with st.spinner("Working out the closed forms of this policy"):
+        bounds = [capacity_bounds.bound(setting, text, store, ask.replay) for text in ("full", policy)]
+        looked_at = [capacity_bounds.bound(setting, text, store, ask.replay) for text in parts_capacity.looked_at(ask)]
 except UserError as error:
     st.error(plain(error), icon=":material/error:")
     st.stop()
@@ -79,7 +91,7 @@ elif bounds[1].never:
 else:
     parts_capacity.shown(said.bound_figures(bounds[1], bounds[0], frame["price_per_hour"]))
     st.caption("Closed forms, at once: no simulation of this setting is stored. They say nothing of queues.")
-parts_capacity.refine(service, ask, jobs, row["replications"] if row else None)
+capacity_jobs.refine(service, ask, jobs, row["replications"] if row else None)
 
 same = [entry for text, entry in answers.items() if text == "full" or parted(text)[0] == method]
 st.subheader("GPUs against the keep ratio")
@@ -93,35 +105,9 @@ if answers:
     )
 
 if row:
-    st.subheader("Why not fewer? · simulated")
-    for entry in pair:
-        st.markdown(f"- {plain(entry['policy'])}: {plain(said.why_not_fewer(entry, slo))}")
-    with st.expander("Every fleet size looked at"):
-        st.dataframe(said.size_rows(pair, slo), hide_index=True, width="stretch")
-    latencies = said.latency_rows(pair)
-    if latencies:
-        st.subheader("Latencies at that size · simulated")
-        st.dataframe(latencies, hide_index=True, width="stretch")
+    capacity_details.why_not_fewer(pair, slo)
     with damage_shown(store):
-        fleets = queries_capacity.fleets(store, pair)
-        wanted = {entry["policy"]: entry["gpus"] for entry in pair if entry.get("gpus")}
-        watched = queries_capacity.over_time(store, frame, wanted)
-    left, right = st.columns(2)
-    mine = [entry for entry in fleets if entry["policy"] == policy]
-    left.altair_chart(charts.p95_by_fleet(mine, "ttft", slo.get("ttft_p95")), width="stretch")
-    right.altair_chart(charts.p95_by_fleet(mine, "tpot", slo.get("tpot_p95")), width="stretch")
-    st.caption("Points: mean over replications; lines: least to largest; red: the promise.")
-    left, right = st.columns(2)
-    with left:
-        st.subheader("Goodput · simulated")
-        st.altair_chart(charts_capacity.goodput(fleets, pair), width="stretch")
-        st.caption("Dashed: the fleet of the answer.")
-    with right:
-        st.subheader("KV occupancy over time · simulated")
-        if watched:
-            st.altair_chart(charts_capacity.kv_over_time(watched, pair), width="stretch")
-            st.caption("Dashed: held by running requests. The rest are caches of agents whose tools run.")
-        parts_capacity.over_time(service, ask, wanted, {entry["policy"] for entry in watched})
+        capacity_details.fleets(service, ask, frame, pair, slo)
     effects = said.effect_rows(row)
     if effects:
         st.subheader("What the saving is made of · simulated")
@@ -129,11 +115,8 @@ if row:
 
 st.subheader("Sensitivity")
 left, right = st.columns(2)
-left.markdown("**To load** · estimated")
-left.altair_chart(
-    charts_capacity.gpus_over_load(capacity_bounds.by_load(bounds), [e for e in (full, row) if e]), width="stretch"
-)
-left.caption("Lines: fleets that hold every cache. Dashed: no answer can be below. Points: simulated.")
+with left:
+    capacity_details.to_load(service, ask, bounds, [entry for entry in (full, row) if entry])
 right.markdown("**To the accuracy that may be lost** · measured and simulated")
 tolerated = said.by_tolerance(list(answers.values()))
 if any(entry["policy"] != "full" for entry in tolerated):

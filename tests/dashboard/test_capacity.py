@@ -10,11 +10,12 @@ import pytest
 
 from kvmill.dashboard import capacity_answer as said
 from kvmill.dashboard import queries_capacity
-from kvmill.dashboard.capacity_bounds import bound, by_load, frame
-from kvmill.dashboard.capacity_setting import Setting, command, placed, promises
+from kvmill.dashboard.capacity_bounds import bound, by_load, frame, judged
+from kvmill.dashboard.capacity_setting import LOADS, Ask, Setting, command, placed, promises
 from kvmill.dashboard.parts_capacity import parted
 from kvmill.errors import UserError
 from kvmill.simulator.answers import plan_named, simulate
+from kvmill.simulator.sweeps import parse_grid
 from kvmill.traces.store import Store
 
 SMALL = Setting.of("samples", "qwen3.5-27b", "h200", ["ttft_p95=2", "tpot_p95=0.05"], {"agents": 20})
@@ -28,7 +29,7 @@ def test_defaults_are_left_out_and_promises_are_written_in_one_way():
 
 
 def test_a_command_line_means_its_question():
-    text = command("plan", SMALL.plan_options(["full", "te(keep=0.2)"], 3))
+    text = command("plan", Ask(SMALL, "te(keep=0.2)", "te()", 0.2).plan(3))
     assert shlex.split(text)[:2] == ["kvmill", "plan"]
     assert {"--agents=20", "--policy=te(keep=0.2)", "--replications=3"} < set(shlex.split(text))
 
@@ -106,6 +107,41 @@ def test_why_not_fewer_names_the_promise_that_breaks():
     text = said.why_not_fewer(row, {"ttft_p95": 2.0, "tpot_p95": 0.05})
     assert text == "3 GPUs break a promise: ttft_p95 is 3 (2.5–3.6) s where 2 s is promised; the queue grows. " \
         "Binds: KV blocks."  # fmt: skip
+
+
+def test_why_not_fewer_speaks_of_one_replica_less_than_the_plan_shown_and_of_nothing_else():
+    sizes = [{"gpus": n, "verdict": verdict, "ttft_p95_s": [2.1, 1.0, 4.0]} for n, verdict in ((6, "undecided"),)]
+    row = {"feasible": True, "gpus": 8, "tp": 2, "sizes": sizes, "binding_constraint": "KV blocks"}
+    assert said.why_not_fewer(row, {"ttft_p95": 2.0}).startswith("6 GPUs may break a promise: ttft_p95 is 2.1")
+    bounded = said.why_not_fewer(row | {"sizes": [], "gpus_bound": 8}, {})
+    assert bounded == "6 GPUs were not simulated: the load takes 8 at the very least (estimated bound)."
+    assert "plan again" in said.why_not_fewer(row | {"sizes": []}, {})
+    assert said.why_not_fewer(row | {"gpus": 2}, {}) == "One replica is the least there is."
+
+
+def test_the_same_question_at_other_loads_is_one_sweep_of_the_command():
+    line = command("plan", Ask(SMALL, fabricate.DELAYED, "te", 0.2, "replay-1").loads())
+    assert f"--sweep=scale_load={','.join(f'{load:g}' for load in LOADS)}" in shlex.split(line)
+    assert "--from=replay-1" in line
+    already = Setting.of("samples", "m", "g", SMALL.slo, {"scale_load": 2.0})
+    assert "scale_load=1,1.5," in command("plan", Ask(already, "full", "full", None).loads())
+    assert "--scale-load" not in command("plan", Ask(already, "full", "full", None).loads())
+
+
+def test_the_load_can_be_swept():
+    assert parse_grid(["scale_load=0.5,2"], ["full"]).machines == ({"scale_load": 0.5}, {"scale_load": 2.0})
+
+
+def test_quality_is_that_of_the_replay_chosen_and_an_answer_for_other_turns_is_left_out(own_store: Path):
+    store = Store.open(own_store)
+    old, new = fabricate.replay(store, trajectories=4), fabricate.replay(store, trajectories=2)
+    row = {"policy": fabricate.DELAYED, "gpus": 14, "quality_run": new, "extra_turns": None, "keep_measured": None}
+    rows = {fabricate.DELAYED: row, fabricate.BOUNDARY: row | {"policy": fabricate.BOUNDARY, "extra_turns": 0.3}}
+    assert judged(rows, SMALL, store, None) == rows
+    found = judged(rows, SMALL, store, old)
+    assert list(found) == [fabricate.DELAYED], "the other was simulated with turns that this replay did not measure"
+    assert (found[fabricate.DELAYED]["quality_run"], found[fabricate.DELAYED]["quality_n"]) == (old, 4)
+    assert found[fabricate.DELAYED]["gpus"] == 14
 
 
 def test_a_policy_is_its_method_and_its_keep_ratio():

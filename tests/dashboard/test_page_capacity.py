@@ -12,10 +12,11 @@ from pages import click, open_page, whole, words
 from streamlit.testing.v1 import AppTest
 
 from kvmill.dashboard import service
-from kvmill.dashboard.job import STATUS, Status, now, write
+from kvmill.dashboard.job import RESULT, STATUS, Status, now, write
 from kvmill.dashboard.jobs import Jobs
 from kvmill.traces.store import Store
 
+QUICK = {"run": "new", "workload": "samples"}
 THIRD = "te(proxy=assistant,delay=1,keep=0.3)"
 
 
@@ -50,6 +51,7 @@ def test_a_stored_plan_leads_with_its_sentence_and_its_figures(own_store: Path):
     assert shown["Turns that eat the saving · simulated"] == "1.90 ×"
     assert "What binds (simulated): KV blocks." in words(app)
     assert "400 agents (assumed)" in list(app.dataframe[-1].value["value"])
+    assert "stored before this was kept by fleet size" in words(app), "no empty chart where goodput was not kept"
 
 
 def test_the_address_names_plan_and_policy(own_store: Path):
@@ -87,6 +89,62 @@ def test_the_next_move_ends_the_simulation_of_the_last(own_store: Path, idle: Jo
     new, old = idle.list()
     assert (old.folder / "cancel.json").exists()
     assert not (new.folder / "cancel.json").exists()
+
+
+def test_moved_on_and_back_before_it_was_done_is_simulated_again(idle: Jobs):
+    app = open_page("capacity", **QUICK)
+    for keep in (0.3, 0.4, 0.3):
+        app.slider(key="capacity keep").set_value(keep).run()
+    whole(app)
+    again, second, first = idle.list()
+    assert again.asked.arguments == first.asked.arguments
+    assert (first.folder / "cancel.json").exists()
+    assert (second.folder / "cancel.json").exists()
+    assert not (again.folder / "cancel.json").exists()
+    assert f"Of {THIRD}, while nothing is simulated for it." in words(app)
+
+
+def test_a_simulation_that_was_cancelled_by_hand_is_not_begun_again(own_store: Path, idle: Jobs):
+    app = open_page("capacity", **QUICK)
+    app.slider(key="capacity keep").set_value(0.3).run()
+    (job,) = idle.list()
+    write(job.folder / STATUS, replace(Status("cancelled", now(), started=now()), ended=now()))
+    app.run()
+    whole(app)
+    assert len(idle.list()) == 1
+    assert "Simulate again" in words(app)
+
+
+def test_a_change_of_the_settings_is_no_move_and_an_interrupted_look_is_not_forgotten(idle: Jobs):
+    app = open_page("capacity", **QUICK)
+    app.number_input(key="capacity new agents").set_value(100).run()
+    assert idle.list() == []
+    app.session_state["capacity chosen"] = (app.session_state["capacity chosen"][0], "te(keep=0.9)")
+    app.run()
+    assert len(idle.list()) == 1, "the look at the move before ended before it could begin anything"
+
+
+def test_the_answer_at_other_loads_is_simulated_on_request(own_store: Path, idle: Jobs):
+    app = open_page("capacity", **QUICK)
+    click(app, "Simulate 0.5 to 2 times the load")
+    (job,) = idle.list()
+    assert "--sweep=scale_load=0.5,0.75,1,1.25,1.5,2" in job.asked.arguments
+    rows = [{"policy": "full", "scale_load": load, "gpus": 9, "gpus_low": 8, "gpus_high": 9} for load in (0.5, 2)]
+    (job.folder / RESULT).write_text(json.dumps({"sweep": rows}))
+    write(job.folder / STATUS, replace(Status("done", now(), started=now()), ended=now(), exit_code=0))
+    app.run()
+    assert "To load** · estimated and simulated" in words(whole(app))
+    assert "Simulate 0.5 to 2 times the load" not in words(app)
+
+
+def test_quality_can_be_that_of_any_complete_replay(own_store: Path):
+    store = Store.open(own_store)
+    chosen, _ = fabricate.replay(store, trajectories=4), fabricate.replay(store, trajectories=2)
+    fabricate.plan(store)
+    app = open_page("capacity", quality=chosen)
+    assert "smollm2-135m" in app.selectbox(key="choice of quality").options[1], "the model is named"
+    assert "4 trajectories)" in app.success[0].value
+    assert f"--from={chosen}" in words(app), "and new simulations take it too"
 
 
 def test_without_the_switch_nothing_is_simulated_unasked(idle: Jobs):
