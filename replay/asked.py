@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError, unknown
+from ..traces.record import content_hash
 from ..traces.tokens import tokenize
 from ..traces.trajectory import Trajectory
 from .actions.choose import grammar_for, require_known
@@ -20,6 +21,7 @@ from .segments import sizes_of
 from .stepwise import MAX_ACTION_TOKENS, Asking
 
 MEASURES = ("quality", "latency", "both")
+CONTENTS = "trajectory_contents"  # in a run's config: what every trajectory was, probes included, by id
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ def settle(asked: Asked, loaded: LoadedModel) -> Settled:
         "seed": asked.seed,
         "fingerprint": loaded.fingerprint,
         "trajectory_ids": [trajectory.id for trajectory in asked.trajectories],
+        CONTENTS: {trajectory.id: content_hash(trajectory) for trajectory in asked.trajectories},
         "latency_trajectories": None if asked.latency_trajectories is None else list(asked.latency_trajectories),
         "latency_repeats": asked.latency_repeats,
         "latency_last_turns": asked.latency_last_turns,

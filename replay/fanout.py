@@ -10,7 +10,7 @@ from ..console import Progress
 from ..errors import UserError
 from ..traces.store import Run, Store
 from ..traces.trajectory import Trajectory
-from .asked import Asked
+from .asked import CONTENTS, Asked
 from .cells import Cells, jobs_of
 from .executors.choice import Executing
 from .executors.local import Executor, Local
@@ -96,10 +96,17 @@ def _open(
     if resume is None:
         return store.begin("replay", {**settings, **described}, seed=seed, device=settings["device"])
     before = store.info(resume).config
-    changed = sorted(key for key, value in settings.items() if key in before and before[key] != value)
+    changed = sorted(key for key, value in settings.items() if before.get(key, value) != value and key != CONTENTS)
     if changed:
         said = "; ".join(f"{key} was {before[key]!r}, now {settings[key]!r}" for key in changed)
         raise UserError(f"run {resume} cannot be resumed with other settings: {said[:600]}")
+    was, now = before.get(CONTENTS, {}), settings[CONTENTS]
+    if other := [name for name in now if was.get(name, now[name]) != now[name]]:
+        few = ", ".join(other[:5]) + (f" and {len(other) - 5} more" if len(other) > 5 else "")
+        raise UserError(
+            f"run {resume} cannot be resumed: {few} changed since it began (other messages, labels or probes under the "
+            "same id); start a new run"
+        )
     run = store.resume(resume)
     if any(before.get(key) != value for key, value in described.items()):
         run.annotate(**described)

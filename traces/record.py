@@ -30,11 +30,13 @@ def sealed(trajectory: Trajectory) -> tuple[str, bytes]:
     ValueError for text or numbers that JSON has no form for.
     """
     said = _said(trajectory)
-    hashed = hashlib.sha256(b'{"id":"",')
-    hashed.update(said)
-    hashed.update(b',"already_compacted":true}' if trajectory.already_compacted else b"}")
-    id = f"{trajectory.source}-{hashed.hexdigest()[:12]}"
+    id = f"{trajectory.source}-{_hash_of(said, trajectory)}"
     return id, _line(trajectory, id, said)
+
+
+def content_hash(trajectory: Trajectory) -> str:
+    """What its id is made from, as 12 hexadecimal digits, whatever its id is by now."""
+    return _hash_of(_said(trajectory), trajectory)
 
 
 def load(text: str) -> Trajectory:
@@ -55,6 +57,13 @@ def load(text: str) -> Trajectory:
         already_compacted=raw.get("already_compacted", False),
         meta=raw.get("meta", {}),
     )
+
+
+def _hash_of(said: bytes, trajectory: Trajectory) -> str:
+    hashed = hashlib.sha256(b'{"id":"",')
+    hashed.update(said)
+    hashed.update(b',"already_compacted":true}' if trajectory.already_compacted else b"}")
+    return hashed.hexdigest()[:12]
 
 
 def _line(trajectory: Trajectory, id: str, said: bytes) -> bytes:

@@ -150,6 +150,21 @@ def test_interrupted_by_ctrl_c_then_resumed(tmp_path: Path, model: str, monkeypa
         replay(store, model, count=3, resume=info.run_id, seed=5)
 
 
+def test_a_run_is_not_resumed_on_trajectories_that_changed_under_their_ids(tmp_path: Path, model: str) -> None:
+    store = Store.open(tmp_path)
+    first, second = some(2)
+    arguments = {"model": model, "policies": ["full"], "threads": 1, "progress": False}
+    run = run_replay(store=store, trajectories=[first, second], **arguments)
+    other = replace(second.turns[1], assistant=replace(second.turns[1].assistant, content="Something else."))
+    redacted = replace(second, turns=(second.turns[0], other, *second.turns[2:]))
+    for now in (redacted, replace(second, probes=second.probes[:-1]), replace(second, already_compacted=True)):
+        with pytest.raises(UserError, match=rf"{run} cannot be resumed: {second.id} changed since it began \(other"):
+            run_replay(store=store, trajectories=[first, now], resume=run, **arguments)
+    # What was never said in it may change: another file, another reader's losses.
+    told = replace(second, losses=("reasoning_dropped:3",), meta={"file": "again.json"})
+    assert run_replay(store=store, trajectories=[first, told], resume=run, **arguments) == run
+
+
 def test_killed_in_the_middle_then_resumed_loses_and_doubles_nothing(tmp_path: Path, model: str) -> None:
     program = (
         "import sys; sys.path[:0] = sys.argv[3:]\nfrom test_fanout_child import main; main(sys.argv[1], sys.argv[2])\n"
