@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, unknown
+from ..replay.executors.choice import Executing
 from ..replay.gate_nouns import METRICS, Rules
 from ..replay.policies.registry import parse_policies, parse_policy
 from ..replay.start import MEASURES, MODES
@@ -36,6 +37,7 @@ REPLAY: dict[str, type | tuple[type, ...]] = {
     "max_turns": int,
     "latency_repeats": int,
 }
+EXECUTING: dict[str, type] = {"executor": str, "workers": int, "gpus_per_worker": int, "ray_address": str}
 PLAN = ("workload", "model", "gpu", "slo")
 _NOT_PLANNED = {"run", "store", "save", "tick", "flags", "method", "sweep", "max_load", "gpus"}
 MARGINS = (*METRICS, "kv_tokens_peak", "kept")
@@ -103,11 +105,13 @@ def load_config(path: str | Path) -> NightConfig:
 
 
 def _replay(raw: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    _known(raw, REPLAY, where)
-    settings = {key: _of(raw, key, REPLAY[key], where) for key in raw}
+    known = REPLAY | EXECUTING
+    _known(raw, known, where)
+    settings = {key: _of(raw, key, known[key], where) for key in raw}
     for key, known in (("mode", MODES), ("measure", MEASURES)):
         if settings.get(key) not in (None, *known):
             raise unknown(key, settings[key], known, where)
+    Executing(**{key: settings[key] for key in EXECUTING if key in settings})
     parse_policies(settings.get("policies", ()))  # before a night is spent on it
     return settings
 

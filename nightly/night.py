@@ -13,6 +13,7 @@ from ..replay.gate import gate, in_order
 from ..replay.gate_nouns import INSUFFICIENT, OK, ROWS_REMOVED, Finding
 from ..replay.gate_rows import failed, moved, side, speeds
 from ..replay.gate_speed import speed_findings
+from ..replay.machine import machine_type
 from ..traces.recall import with_probes
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
@@ -27,8 +28,7 @@ from .baseline import (
     require_comparable,
 )
 from .choice import Choice, choose
-from .config import REPLAY, NightConfig
-from ..replay.machine import machine_type
+from .config import EXECUTING, REPLAY, NightConfig
 from .reports import clear, write
 from .rerun import measure_elsewhere, require_other_code
 
@@ -131,6 +131,7 @@ def _again(
     tonight = store.info(replay).config
     was = base.replay.config if base else tonight
     settings = {key: was[key] for key in REPLAY if was.get(key) is not None}
+    settings |= {key: config.replay[key] for key in EXECUTING if key in config.replay}
     settings |= {key: tonight[key] for key in _TONIGHT} | {"actions": config.replay.get("actions")}
     if config.other_code:
         return measure_elsewhere(store, config, settings, chosen.trajectories)

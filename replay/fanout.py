@@ -51,6 +51,7 @@ def run_replay(
     """
     where = Executing(executor, workers, gpus_per_worker, ray_address)
     asked = Asked(trajectories=trajectories, model=model, policies=policies, **more)
+    where.on_gpus(asked.device)  # refuses before a cluster is started
     with where.session():
         team = _team(asked, where, store)
         try:

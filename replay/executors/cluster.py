@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -21,6 +22,7 @@ from ...errors import UserError
 from .shares import Machine, cores
 
 _STORE_BYTES = 256 << 20  # of shared memory for objects in flight; what exceeds it goes to disk
+_CONNECT_S = 5.0
 _LONGEST_FOLDER = 40  # Ray's sockets lie below it, and a socket's path has 107 bytes
 
 
@@ -62,7 +64,12 @@ def connected(address: str | None = None) -> Iterator[None]:
 
 
 def _join(ray: Any, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if "://" in address or (address != "auto" and not (host and port.isdigit())):
+        raise UserError(f"Ray cluster {address!r}: give HOST:PORT or auto, on a machine of the cluster")
     try:
+        if address != "auto":  # Ray itself tries for a minute
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)

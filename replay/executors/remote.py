@@ -23,8 +23,6 @@ from .reach import Reach
 from .shares import Share, share_out
 from .worker import Replayer
 
-_ON_GPUS = {"auto": None, "cpu": False, "cuda": True}
-
 
 class Remote:
     """Workers of the connected cluster, each with the model. UserError where they cannot be had, or differ."""
@@ -94,10 +92,10 @@ class Remote:
 
 def share_for(asked: Asked, where: Executing) -> Share:
     """What each worker gets of the connected cluster. UserError where that is not to be had."""
-    if asked.device not in _ON_GPUS:
-        raise UserError(f"--device {asked.device}: Ray gives every worker its GPUs; give {', '.join(_ON_GPUS)}")
-    on_gpus = _ON_GPUS[asked.device]
-    share = share_out(machines(), workers=where.workers, threads=asked.threads, gpus=where.gpus, on_gpus=on_gpus)
+    on_gpus = where.on_gpus(asked.device)
+    share = share_out(
+        machines(), workers=where.workers, threads=asked.threads, gpus=where.gpus_per_worker, on_gpus=on_gpus
+    )
     if share.gpus > 1 and asked.measure != "quality":
         raise UserError(
             f"--gpus-per-worker {share.gpus} spreads the model's layers, and a latency would count the moves between "

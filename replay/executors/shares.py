@@ -53,10 +53,11 @@ def share_out(
     threads = threads or _threads(machines, workers, each)
     room = sum(_room(machine, threads, each) for machine in machines)
     if room < (workers or 1):
+        count = f"{workers or 1} worker{'s' * ((workers or 1) > 1)}"
         need = f"{threads} core{'s' * (threads > 1)}" + (f" and {each} GPU{'s' * (each > 1)}" if each else "")
         have = "; ".join(f"{machine.cpus} cores, {machine.gpus} GPUs" for machine in machines) or "nothing"
         raise UserError(
-            f"{workers or 1} workers of {need} each: the cluster has room for {room} (its machines: {have}); "
+            f"{count} of {need} each: the cluster has room for {room} (its machines: {have}); "
             "ask for fewer --workers, fewer --threads or fewer --gpus-per-worker"
         )
     return Share(workers or room, threads, each)
