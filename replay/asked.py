@@ -11,14 +11,14 @@ from ..traces.record import content_hash
 from ..traces.tokens import tokenize
 from ..traces.trajectory import Trajectory
 from .actions.choose import grammar_for, require_known
-from .closed.run import Closed, longest_reply
+from .closed.run import Closed
 from .equal import hold_equal
 from .fitting import LONG
 from .model import LoadedModel, load_model
 from .policies.base import Policy
 from .policies.registry import parse_policies, parse_policy
 from .segments import sizes_of
-from .stepwise import MAX_ACTION_TOKENS, Asking
+from .stepwise import Asking, longest_reply
 
 MEASURES = ("quality", "latency", "both")
 CONTENTS = "trajectory_contents"  # in a run's config: what every trajectory was, probes included, by id
@@ -135,8 +135,8 @@ def _actions(asked: Asked, closed: Closed | None, loaded: LoadedModel) -> tuple[
     """The grammar of each source and the longest action, where actions are generated."""
     if asked.mode != "stepwise" and closed is None:
         return {}, None
-    most = MAX_ACTION_TOKENS if asked.max_action_tokens is None else asked.max_action_tokens
-    if closed is not None and asked.max_action_tokens is None:
+    most = asked.max_action_tokens
+    if most is None:
         most = longest_reply(asked.trajectories, loaded.tokenizer)
     Asking.of(loaded, most, asked.temperature)  # refuses before anything is begun
     calling = {t.source for t in asked.trajectories if any(turn.assistant.tool_calls for turn in t.turns)}

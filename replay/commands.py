@@ -116,7 +116,7 @@ def replay(
     ] = None,
     max_action_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Longest generated action, in tokens (128; closed: twice the longest recorded one)."),
+        typer.Option(min=1, help="Longest generated action, in tokens (twice the longest recorded one, 32 to 128)."),
     ] = None,
     actions: Annotated[
         str | None,
@@ -173,7 +173,7 @@ def replay(
         int | None, typer.Option(min=1, help="Of --executor ray: more than 1 spreads the model's layers over them (1).")
     ] = None,
     ray_address: Annotated[
-        str | None, typer.Option(help="Of --executor ray: a running cluster [env RAY_ADDRESS, else this machine alone].")
+        str | None, typer.Option(help="Of --executor ray: a running cluster (RAY_ADDRESS, else this machine alone).")
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,

@@ -23,6 +23,8 @@ from .statistics import flipped
 
 FLIPS = 10_000
 POWER = 0.8
+FOUND_FROM = 6
+"""Fewer trajectories never reach p = 5 % in a two-sided sign-flip test: its p is at least 2^(1−n)."""
 
 
 def differences(scores: ArrayLike, full: ArrayLike, max_loss: float) -> NDArray[np.float64]:
@@ -76,10 +78,11 @@ def betting(values: ArrayLike, max_loss: float, confidence: float) -> float:
 def detectable(values: ArrayLike, confidence: float = 0.95) -> float | None:
     """The smallest mean difference that a two-sided paired test on as many trajectories finds in 80 % of samples.
 
-    (z_{1−α/2} + z_0.8)·s/√n, with the spread s of the values; None for fewer than two.
+    (z_{1−α/2} + z_0.8)·s/√n, with the spread s of the values; None where they show no spread, and for fewer than
+    `FOUND_FROM`, which find nothing.
     """
     d = np.asarray(values, dtype=np.float64)
-    if len(d) < 2:
+    if len(d) < FOUND_FROM or np.ptp(d) == 0:
         return None
     z = NormalDist().inv_cdf(1 - (1 - confidence) / 2) + NormalDist().inv_cdf(POWER)
     return float(z * d.std(ddof=1) / math.sqrt(len(d)))

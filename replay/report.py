@@ -9,6 +9,7 @@ from ..console import table
 from .closed.report import behaviour_notes, behaviour_table, mode_text
 from .last_answer import answers_text
 from .looks import KEY
+from .noninferior import FOUND_FROM
 from .policies.registry import parse_policy
 from .scored import is_recall, legend, name_of, probes_text
 from .sweep import sweep_text
@@ -86,7 +87,7 @@ def headline(found: Row) -> str:
     probes = probes_text(max((e["n_probes"] for e in found["policies"]), default=0), found["label_scorers"])
     where = ", ".join(
         str(part)
-        for part in (found["dtype"], found["device"], found["threads"] and f"{found['threads']} threads")
+        for part in (found["dtype"], found["device"], found["threads"] and _count(found["threads"], "thread"))
         if part
     )
     state = "" if found["state"] == "complete" else f" ({found['state']})"
@@ -228,12 +229,16 @@ def _notes(found: Row) -> list[str]:
 
 
 def _difference(entry: Row, what: str) -> str:
-    low, high = entry["difference_low"], entry["difference_high"]
+    low, high, smallest = entry["difference_low"], entry["difference_high"], entry["detectable_difference"]
+    n, finds = entry["difference_n"], ""
+    if smallest is not None:
+        finds = f"; a sample like this finds {100 * smallest:.1f} points in four cases of five"
+    elif n < FOUND_FROM:
+        finds = f"; fewer than {FOUND_FROM} trajectories prove no difference, however large"
     return (
         f"{entry['policy']} against full: {what} {100 * entry['difference']:+.1f} points "
-        f"({100 * low:+.1f} to {100 * high:+.1f}), paired over {entry['difference_n']} trajectories, "
-        f"sign-flip p = {entry['difference_p']:.2g}, {entry['difference_p_holm']:.2g} after Holm; "
-        f"a sample like this finds {100 * entry['detectable_difference']:.1f} points in four cases of five"
+        f"({100 * low:+.1f} to {100 * high:+.1f}), paired over {n} trajectories, "
+        f"sign-flip p = {entry['difference_p']:.2g}, {entry['difference_p_holm']:.2g} after Holm{finds}"
     )
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..traces.tokens import TokenSegment
-from ..traces.trajectory import Message
+from ..traces.tokens import TextTokenizer, TokenSegment
+from ..traces.trajectory import Message, Trajectory
 from .branch import Lane
 from .decoding import Ending
 from .lockstep import Lockstep
@@ -25,7 +25,18 @@ from .model import LoadedModel
 from .sampling import Sampler, Stops
 from .talk import Talk
 
-MAX_ACTION_TOKENS = 128
+LEAST_ACTION_TOKENS, MAX_ACTION_TOKENS = 32, 128
+
+
+def longest_reply(trajectories: Sequence[Trajectory], tokenizer: TextTokenizer) -> int:
+    """The most tokens of a generated message unless told: twice the longest recorded one, within 32 to 128.
+
+    What runs on longer than that has lost its thread, and every turn lasts as long as its longest message.
+    """
+    said = [turn.assistant for trajectory in trajectories for turn in trajectory.turns]
+    texts = ["\n".join([each.content, *(f"{call.name} {call.arguments}" for call in each.tool_calls)]) for each in said]
+    longest = max((len(tokenizer.encode(text, False)) for text in texts), default=0)
+    return min(MAX_ACTION_TOKENS, max(LEAST_ACTION_TOKENS, 2 * longest))
 
 
 @dataclass(frozen=True, slots=True)

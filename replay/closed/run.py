@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...errors import UserError
-from ...traces.tokens import ProbeTokens, TextTokenizer, tokenize_probe
+from ...traces.tokens import ProbeTokens, tokenize_probe
 from ...traces.trajectory import Trajectory
 from ..forward import Forward
 from ..policies.base import Policy
@@ -22,18 +22,6 @@ from .episode import Episode, seed_turns, turn_limit
 from .repeats import Similarity
 
 SEED_TURNS = 2
-LEAST_REPLY, MOST_REPLY = 32, 128
-
-
-def longest_reply(trajectories: Sequence[Trajectory], tokenizer: TextTokenizer) -> int:
-    """The most tokens of a reply unless told: twice the longest recorded message, within 32 to 128.
-
-    What runs on longer than that has lost its thread, and every turn lasts as long as its longest reply.
-    """
-    said = [turn.assistant for trajectory in trajectories for turn in trajectory.turns]
-    texts = ["\n".join([each.content, *(f"{call.name} {call.arguments}" for call in each.tool_calls)]) for each in said]
-    longest = max((len(tokenizer.encode(text, False)) for text in texts), default=0)
-    return min(MOST_REPLY, max(LEAST_REPLY, 2 * longest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from kvmill.replay.noninferior import betting, by_draw, detectable, differences, needed, paired, unseen
+from kvmill.replay.noninferior import FOUND_FROM, betting, by_draw, detectable, differences, needed, paired, unseen
+from kvmill.replay.statistics import sign_flip
 
 LOSS, ALPHA = 0.1, 0.05
 SAMPLES = 400
@@ -75,7 +76,11 @@ def test_detectable_is_the_difference_found_in_four_samples_of_five() -> None:
     spread = generator.normal(size=50)
     step = detectable(spread)
     assert step == pytest.approx((1.959964 + 0.841621) * spread.std(ddof=1) / math.sqrt(50), rel=1e-5)
-    assert detectable([0.3]) is None
+
+    few = [0.3, 0.1, -0.2, 0.5, 0.4, 0.2]
+    assert sign_flip(np.abs(few[:FOUND_FROM])) <= 0.05 < sign_flip(np.abs(few[: FOUND_FROM - 1]))
+    assert detectable(few) is not None
+    assert [detectable(values) for values in (few[:-1], [0.3], [], [0.3] * 50)] == [None] * 4
 
 
 def test_few_or_constant_values() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chatter import Chatter
 from tiny import save_tiny
 
 from kvmill.errors import UserError
@@ -15,8 +16,11 @@ from kvmill.replay.fanout import run_replay
 from kvmill.replay.report import summary_text
 from kvmill.replay.results import summary
 from kvmill.replay.start import replay_named
+from kvmill.replay.stepwise import longest_reply
 from kvmill.traces import samples
+from kvmill.traces.record import tool_call
 from kvmill.traces.store import Store
+from kvmill.traces.trajectory import Message, Trajectory, Turn
 
 TE = "te(proxy=assistant,delay=1,keep=0.2)"
 NEW = ("generated_tokens", "action_", "cut_turns", "mode", "cell_id", "run_id")
@@ -46,6 +50,22 @@ def replay(store: Store, model: str, **more: Any) -> str:
 def rows(store: Store, run: str, table: str) -> list[str]:
     found = store.query(f"select * from {table} where run_id = ?", [run]).to_pylist()
     return sorted(json.dumps({k: v for k, v in row.items() if not k.startswith(NEW)}) for row in found)
+
+
+def test_a_reply_is_at_most_twice_the_longest_recorded_message() -> None:
+    def saying(*texts: str) -> list[Trajectory]:
+        return [replace(samples.load()[0], turns=tuple(Turn(Message("assistant", text)) for text in texts))]
+
+    assert longest_reply(saying("a" * 20, "b" * 40), Chatter()) == 80
+    assert (longest_reply(saying("a"), Chatter()), longest_reply(saying(), Chatter())) == (32, 32)
+    assert longest_reply(saying("a" * 900), Chatter()) == 128
+    called = Turn(Message("assistant", "aa", (tool_call("c", "add", "{}"),)))
+    assert longest_reply([replace(samples.load()[0], turns=(called,) * 2)], Chatter()) == 32
+    long = Turn(Message("assistant", "aa", (tool_call("c", "add", '{"a": "' + "x" * 30 + '"}'),)))
+    said = 2 * len('aa\nadd {"a": ""}' + "x" * 30)
+    assert longest_reply([replace(samples.load()[0], turns=(long,))], Chatter()) == said
+        'aa\nadd {"a": ""}' + "x" * 30
+    )
 
 
 def test_what_teacher_measures_is_the_same_in_steps(ran: tuple[Store, dict[str, str]]) -> None:
