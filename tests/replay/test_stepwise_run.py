@@ -64,8 +64,6 @@ def test_a_reply_is_at_most_twice_the_longest_recorded_message() -> None:
     long = Turn(Message("assistant", "aa", (tool_call("c", "add", '{"a": "' + "x" * 30 + '"}'),)))
     said = 2 * len('aa\nadd {"a": ""}' + "x" * 30)
     assert longest_reply([replace(samples.load()[0], turns=(long,))], Chatter()) == said
-        'aa\nadd {"a": ""}' + "x" * 30
-    )
 
 
 def test_what_teacher_measures_is_the_same_in_steps(ran: tuple[Store, dict[str, str]]) -> None:
