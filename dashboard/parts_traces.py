@@ -10,11 +10,12 @@ import streamlit as st
 from ..traces.formats import FORMATS
 from ..traces.request_checks import summary_text
 from ..traces.store import Store
-from . import charts_traces, queries_jobs, queries_traces
+from . import charts_traces, parts_uploads, queries_jobs, queries_traces
 from .parts import number, refusal_shown, visitor
 from .parts_jobs import watch
 from .said import plain
 from .service import Service
+from .uploaded import KEEP
 
 MOST_MB = 200
 _PIECE_BYTES = 1 << 20
@@ -51,6 +52,7 @@ def bring(service: Service) -> None:
         placeholder="/data/traces/*.jsonl or s3://bucket/traces",
         help="Inside the store or a place that the dashboard was started with (--input-root).",
     )
+    st.caption(parts_uploads.rule())
     if not st.button("Read them", type="primary", disabled=not (files or path), icon=":material/upload:"):
         return
     with refusal_shown():
@@ -148,7 +150,14 @@ def left_out(service: Service, run: str) -> None:
     paths = [str(path) for path in service.store.info(run).config.get("paths", [])]
     found, _ = service.jobs.found(queries_jobs.NEWEST)
     job = queries_jobs.newest_with(found, "traces check", paths)
+    gone = parts_uploads.deleted(service, paths)
     with refusal_shown():
+        if job is None and gone:
+            st.caption(
+                f"Whether long texts are in no trajectory is not known: {', '.join(gone)} was deleted after it was "
+                f"read. Set {KEEP}=1 for the dashboard to keep uploads."
+            )
+            return
         if job is None:
             if st.button("Look for text that no trajectory holds", help="Reads the files once more, as a job."):
                 service.submit("traces check", {"paths": paths}, visitor())

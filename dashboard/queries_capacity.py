@@ -13,7 +13,7 @@ from ..simulator.hardware import own_gpus
 from ..simulator.sources import BUNDLED
 from ..traces.manifest import RunInfo
 from ..traces.store import Store
-from . import queries, uploads
+from . import queries, uploaded
 from .capacity_setting import Setting
 from .queries_traces import ingests
 from .service import Service
@@ -169,8 +169,8 @@ def gpus(service: Service) -> dict[str, str]:
 
 
 def _uploaded(service: Service, suffix: str) -> dict[str, str]:
-    found = uploads.uploads(service.uploads)
-    return {item.path: f"uploaded: {item.name}" for item in found if item.name.endswith(suffix)}
+    found = uploaded.uploads(service.uploads)
+    return {item.path: f"uploaded: {item.name}" for item in found if item.kept and item.name.endswith(suffix)}
 
 
 def replays(store: Store) -> list[RunInfo]:

@@ -27,7 +27,8 @@ from .job import DamagedJob
 from .jobs import NotNow, UnknownJob
 from .limits import Buckets
 from .service import Service, UnknownTraces
-from .uploads import NoRoom, TooLarge, UnknownUpload
+from .uploaded import UnknownUpload
+from .uploads import NoRoom, TooLarge
 
 BODY_BYTES = 1 << 20
 WRONG_TOKEN_COST = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.concurrency import run_in_threadpool
 
-from . import uploads
+from . import uploaded, uploads
 from .routes import Call, Parameter, Reply, Route, Schema
 from .routes_jobs import JOB, REMOVED
 
@@ -18,8 +18,10 @@ UPLOAD: Schema = {
         "path": {"type": "string", "description": "give it to `traces ingest`"},
         "bytes": {"type": "integer"},
         "sha256": {"type": ["string", "null"]},
+        "kept": {"type": "boolean", "description": "the file lies there still: it is deleted once it was ingested"},
+        "read": {"type": ["object", "null"], "description": "what the last ingest made of it, with its job and run"},
     },
-    "required": ["upload", "name", "path", "bytes", "sha256"],
+    "required": ["upload", "name", "path", "bytes", "sha256", "kept", "read"],
     "additionalProperties": False,
 }
 LIST: Schema = {
@@ -64,7 +66,7 @@ async def _receive(call: Call) -> Reply:
 
 
 def _list(call: Call) -> Reply:
-    return Reply({"uploads": [found.to_json() for found in uploads.uploads(call.service.uploads)]})
+    return Reply({"uploads": [found.to_json() for found in uploaded.uploads(call.service.uploads)]})
 
 
 def _remove(call: Call) -> Reply:

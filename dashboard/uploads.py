@@ -1,4 +1,4 @@
-"""Uploaded files: streamed to disk in pieces, there as a whole or not at all, under a name that is only a name."""
+"""Files coming in: streamed to disk in pieces, there as a whole or not at all, under a name that is only a name."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
 from ..traces import manifest
+from .uploaded import Uploaded, record
 
 VARIABLE = "KVMILL_MAX_UPLOAD_GIB"
 MOST_GIB = 20
 LEFT_FREE_BYTES = 512 << 20  # of the disk, for the store itself
-NAME = re.compile(r"\d{8}-\d{6}-\d{6}-[0-9a-f]{6}")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _LONGEST = 120
 
@@ -32,25 +31,6 @@ class TooLarge(UserError):
 
 class NoRoom(UserError):
     """The disk is full."""
-
-
-class UnknownUpload(UserError):
-    """There is no upload of this name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Uploaded:
-    """A file that came in whole. `path` is relative to the store, where the paths of jobs begin."""
-
-    upload: str
-    name: str
-    path: str
-    bytes: int
-    sha256: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As the API shows it."""
-        return asdict(self)
 
 
 def most_bytes() -> int:
@@ -111,15 +91,17 @@ class Upload:
             os.fsync(self._file.fileno())
         except OSError as error:
             raise self._unwritten(error) from None
+        path = f"{self._folder.name}/{upload}/{self.name}"
+        found = Uploaded(upload, self.name, path, self.bytes, self._digest.hexdigest())
         whole = self._folder / f".{upload}"
         whole.mkdir()
         self._part.rename(whole / self.name)
+        record(self._folder, found)
         manifest.sync_folder(whole)
         whole.rename(self._folder / upload)
         manifest.sync_folder(self._folder)
         self._file.close()
-        path = f"{self._folder.name}/{upload}/{self.name}"
-        return Uploaded(upload, self.name, path, self.bytes, self._digest.hexdigest())
+        return found
 
     def abort(self) -> None:
         """Forget what came."""
@@ -151,29 +133,15 @@ def receive(folder: Path, name: str, pieces: Iterable[bytes], most_bytes: int) -
 
 
 def sweep(folder: Path) -> None:
-    """Delete what processes left that were killed in the middle of an upload."""
-    for part in folder.glob(".*.part"):
+    """Delete what processes left that were killed in the middle of an upload, or of deleting one."""
+    for left in [*folder.glob(".*.part"), *folder.glob(".*-*/*")]:
         try:
-            with part.open("rb") as file:
+            with left.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                part.unlink(missing_ok=True)
+                left.unlink(missing_ok=True)
         except (BlockingIOError, FileNotFoundError):
             continue
-
-
-def uploads(folder: Path) -> list[Uploaded]:
-    """Every upload, newest first."""
-    names = sorted((path for path in folder.glob("*-*") if NAME.fullmatch(path.name)), reverse=True)
-    return [
-        Uploaded(path.name, file.name, f"{folder.name}/{path.name}/{file.name}", file.stat().st_size)
-        for path in names
-        for file in sorted(path.iterdir())
-    ]
-
-
-def remove(folder: Path, upload: str) -> None:
-    """Delete one upload. UnknownUpload if there is none of this name."""
-    if not NAME.fullmatch(upload) or not (folder / upload).is_dir():
-        raise UnknownUpload(f"no upload {upload!r}; GET /api/v1/uploads lists them")
-    gone = (folder / upload).rename(folder / f".{upload}")
-    shutil.rmtree(gone)
+        if left.parent != folder:
+            with suppress(OSError):  # holds another file
+                left.parent.rmdir()
+            (folder / f"{left.parent.name[1:]}.json").unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from typing import IO, Any
 from ..errors import UserError
 from ..traces import locks, manifest
 from . import job as jobs_files
-from . import slots
+from . import slots, uploaded
 from .job import CANCEL, LOG, RESULT, STATUS, Status
 from .job_log import LINE_BYTES, Log
 
@@ -114,6 +114,7 @@ class Supervisor:
         reader.join(BEAT_S)
         self._find_run(before)
         answered = self._keep_answer()
+        self._note_uploads(store)
         if code in ANSWERED and answered:
             self._end("done", code, message=self.last_words if code else None)
         elif self.stopped_by:
@@ -171,6 +172,14 @@ class Supervisor:
             log.write(raw)
         part.unlink()
         return False
+
+    def _note_uploads(self, store: Path) -> None:
+        """What an ingest has read of the uploads needs to lie here no longer."""
+        if self.asked.verb == "traces ingest":
+            result = self.folder / RESULT
+            answer = json.loads(result.read_bytes()) if result.exists() else None
+            words, cwd = self.asked.arguments, Path(self.asked.cwd)
+            uploaded.note_read(store / "uploads", words, cwd, self.asked.id, answer)
 
     def _find_run(self, before: set[str]) -> None:
         """The newest run that says that this job began it; a resumed one is named in the arguments."""

@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from kvmill.dashboard import parts_traces, queries_traces
+from kvmill.dashboard import parts_traces, parts_uploads, queries_traces
 from kvmill.dashboard.parts import damage_shown, legend, linked, open_service
 
 ALL = "all"
@@ -18,6 +18,7 @@ if not ingested:
 with st.expander("Bring recordings", expanded=not ingested):
     parts_traces.bring(service)
 parts_traces.coming(service)
+parts_uploads.made(service)
 if not ingested:
     st.stop()
 

@@ -74,6 +74,15 @@ def test_an_upload_is_ingested_by_a_job_and_the_page_turns_to_it(own_store: Path
     assert "jane.doe" not in text
     lines = [json.loads(line) for line in (own_store / "audit.jsonl").read_text().splitlines()]
     assert [line["what"] for line in lines] == ["upload", "submit"]
+    (upload,) = [path for path in (own_store / "uploads").iterdir() if path.name[0] != "."]
+    assert upload.suffix == ".json", "the file itself, which is not redacted, is gone"
+    made = next(frame for frame in frames if "the file" in frame).to_dict("records")
+    assert [(row["name"], row["size (bytes)"], row["accepted"], row["rejected"]) for row in made] == [
+        ("runs.jsonl", len(content), 2, 1)
+    ]
+    assert "runs.jsonl was deleted after it was read" in text
+    click(app, "Delete it")
+    assert list((own_store / "uploads").iterdir()) == []
 
 
 def test_text_that_no_trajectory_holds_is_looked_for_by_a_job(own_store: Path):

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmill.dashboard import uploads
-from kvmill.dashboard.uploads import NoRoom, TooLarge, UnknownUpload, Upload, safe_name
+from kvmill.dashboard import uploaded, uploads
+from kvmill.dashboard.uploaded import UnknownUpload
+from kvmill.dashboard.uploads import NoRoom, TooLarge, Upload, safe_name
 from kvmill.errors import UserError
 
 
-def receive(folder: Path, name: str, pieces: list[bytes], most_bytes: int = 1 << 20) -> uploads.Uploaded:
+def receive(folder: Path, name: str, pieces: list[bytes], most_bytes: int = 1 << 20) -> uploaded.Uploaded:
     return uploads.receive(folder, name, pieces, most_bytes)
 
 
@@ -28,14 +29,14 @@ def test_an_upload_is_there_whole_with_its_size_and_digest(tmp_path: Path):
     path = tmp_path / found.path
     assert path.read_bytes() == b"a" * 10 + b"b" * 7
     assert (found.name, found.bytes, found.sha256) == ("runs.jsonl", 17, hashlib.sha256(path.read_bytes()).hexdigest())
-    listed = uploads.uploads(tmp_path / "uploads")
+    listed = uploaded.uploads(tmp_path / "uploads")
     assert [(one.upload, one.path, one.bytes) for one in listed] == [(found.upload, found.path, 17)]
 
 
 def test_an_upload_in_progress_is_not_listed_and_one_that_breaks_off_leaves_nothing(tmp_path: Path):
     upload = Upload(tmp_path, "a.jsonl", 10)
     upload.write(b"x")
-    assert uploads.uploads(tmp_path) == []
+    assert uploaded.uploads(tmp_path) == []
     upload.abort()
     assert list(tmp_path.iterdir()) == []
 
@@ -76,10 +77,19 @@ def test_a_process_killed_in_the_middle_leaves_no_upload_and_the_next_one_clears
     assert len(list(tmp_path.glob(".*.part"))) == 1, "somebody still writes it"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert uploads.uploads(tmp_path) == []
+    assert uploaded.uploads(tmp_path) == []
     receive(tmp_path, "b.jsonl", [b"y"])
     assert list(tmp_path.glob(".*")) == []
-    assert [found.name for found in uploads.uploads(tmp_path)] == ["b.jsonl"]
+    assert [found.name for found in uploaded.uploads(tmp_path)] == ["b.jsonl"]
+
+
+def test_one_killed_when_it_was_whole_but_not_yet_there_is_swept_too(tmp_path: Path):
+    upload = "20260101-000000-000000-abcdef"
+    (tmp_path / f".{upload}").mkdir()
+    (tmp_path / f".{upload}" / "a.jsonl").write_bytes(b"unredacted")
+    (tmp_path / f"{upload}.json").write_text("{}")
+    uploads.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../a", "a/b", "/etc/passwd", "..", ".", "", "  ", "a\\b", "a\0b"])
@@ -121,9 +131,9 @@ def test_only_uploads_can_be_removed(upload: str, tmp_path: Path):
     folder = tmp_path / "uploads"
     kept = receive(folder, "a", [b"x"])
     with pytest.raises(UnknownUpload):
-        uploads.remove(folder, upload)
+        uploaded.remove(folder, upload)
     assert (tmp_path / kept.path).exists()
-    uploads.remove(folder, kept.upload)
+    uploaded.remove(folder, kept.upload)
     assert list(folder.iterdir()) == []
 
 
@@ -131,7 +141,7 @@ def test_two_uploads_of_one_name_are_two_files(tmp_path: Path):
     first, second = (receive(tmp_path / "uploads", "a.csv", [body]) for body in (b"1", b"2"))
     assert [(tmp_path / found.path).read_bytes() for found in (first, second)] == [b"1", b"2"]
     os.utime(tmp_path / first.path, (time.time(), time.time()))
-    assert [found.upload for found in uploads.uploads(tmp_path / "uploads")] == [second.upload, first.upload]
+    assert [found.upload for found in uploaded.uploads(tmp_path / "uploads")] == [second.upload, first.upload]
 
 
 def test_the_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch):
