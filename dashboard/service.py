@@ -5,18 +5,17 @@ Both are thin callers of this file, so that neither can forget a check.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from ..errors import UserError, unknown
 from ..traces.store import Store
-from . import uploads
+from . import uploaded, uploads
 from .access import Access, Visitor, audit
 from .job import Job
 from .jobs import Jobs
-from .uploads import Uploaded
+from .uploaded import Uploaded
 from .verbs import words
 
 # Commands that write to the store and nowhere else, and read only what they are pointed at.
@@ -86,14 +85,14 @@ class Service:
 
     def uploaded(self, found: Uploaded, visitor: Visitor) -> Uploaded:
         """Write an upload that came in to the audit log."""
-        details = {key: value for key, value in found.to_json().items() if key != "path"}
+        details = {key: found.to_json()[key] for key in ("upload", "name", "bytes", "sha256")}
         audit(self.store.path, visitor.name, "upload", **details)
         return found
 
     def remove_upload(self, upload: str, visitor: Visitor) -> None:
         """Delete an uploaded file; what was ingested from it stays. Refused without the token."""
         self.access.require(visitor)
-        uploads.remove(self.uploads, upload)
+        uploaded.remove(self.uploads, upload)
         audit(self.store.path, visitor.name, "remove upload", upload=upload)
 
     def delete_traces(self, id: str, visitor: Visitor) -> Job:
@@ -111,11 +110,8 @@ class Service:
         if not known:
             raise UnknownTraces(f"no trajectory and no ingest run {id!r} in {self.store.path}")
         for run in known:
-            for path in self.store.info(run).config.get("paths", []):
-                self._forget_upload(path)
+            paths = self.store.info(run).config.get("paths", [])
+            for upload in uploaded.of_words(self.uploads, [str(path) for path in paths], self.jobs.store):
+                with suppress(uploaded.UnknownUpload):  # deleted before
+                    uploaded.remove(self.uploads, upload)
         return self.submit("traces delete", {"id": id}, visitor)
-
-    def _forget_upload(self, path: str) -> None:
-        whole = (self.store.path / path).resolve()
-        if whole.is_relative_to(self.uploads.resolve()) and whole != self.uploads.resolve():
-            shutil.rmtree(self.uploads / Path(whole.relative_to(self.uploads.resolve())).parts[0], ignore_errors=True)
