@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..replay.executors.choice import Executing
 from ..replay.policies.registry import HEADLINE_POLICY, parse_policies, parse_policy
 from ..replay.profile import PolicyProfile
 from ..traces.store import Store
@@ -83,7 +84,9 @@ def plan_named(
     tick: Tick = _silent,
     replications: int = REPLICATIONS,
     max_gpus: int = MOST_GPUS,
-    workers: int = 1,
+    workers: int | None = None,
+    executor: str = "local",
+    ray_address: str | None = None,
     turns: int | None = None,
     sensitivity: bool = True,
     attribute: bool = False,
@@ -93,39 +96,42 @@ def plan_named(
 
     `flags` are the other flags of the command: the load, the machine, the price. `sweep` plans every combination of
     some settings; `max_load` asks what load `gpus` GPUs carry instead; `method="paper"` counts as the paper does.
-    `attribute` says what every policy's saving is made of, not only that of the sentence. Rows go to the store unless
-    `save` is False. UserError on names, values and combinations that cannot be.
+    `attribute` says what every policy's saving is made of, not only that of the sentence. `executor` ray spreads the
+    simulations over the `workers` of a cluster (all its cores, unless told), local over so many processes (1). Rows go
+    to the store unless `save` is False. UserError on names, values and combinations that cannot be.
     """
+    executing = Executing(executor, workers if executor == "ray" else None, None, ray_address)
     store = store if isinstance(store, Store) else Store.open(store)
     slos, texts = parse_slo(slo), list(policies or default_policies(store, run))
     _one_question(method, sweep, max_load, gpus, attribute)
     if method == "paper":
         _papers_own(attribute, replications, max_gpus, flags)
-    options: dict[str, Any] = {"replications": replications, "seed": seed, "workers": workers, "tick": tick}
-    options |= {} if turns is None else {"turns": turns}
-    if sweep:
-        options |= {"max_gpus": max_gpus, "sensitivity": False}
-        named = {"workload": workload, "model": model, "gpu": gpu, "store": store, "seed": seed} | flags
-        return _swept(sweep, texts, slos, run, store if save else None, named, options)
-    found = given(workload, model, gpu, store=store, seed=seed, **flags)
-    known = profiles_for(texts, store, run)
-    if method == "paper":
-        from .paper import paper_plan
+    options: dict[str, Any] = {"replications": replications, "seed": seed, "workers": workers or 1, "tick": tick}
+    options |= {"executing": executing} | ({} if turns is None else {"turns": turns})
+    with executing.session():
+        if sweep:
+            options |= {"max_gpus": max_gpus, "sensitivity": False}
+            named = {"workload": workload, "model": model, "gpu": gpu, "store": store, "seed": seed} | flags
+            return _swept(sweep, texts, slos, run, store if save else None, named, options)
+        found = given(workload, model, gpu, store=store, seed=seed, **flags)
+        known = profiles_for(texts, store, run)
+        if method == "paper":
+            from .paper import paper_plan
 
-        return paper_plan(
-            found.load, found.geometry, found.gpu, texts, slos,
-            profiles=known, tp=found.tp, seed=seed, tick=tick, **found.replica,
-        )  # fmt: skip
-    if max_load:
-        from .max_load import max_load as carried
+            return paper_plan(
+                found.load, found.geometry, found.gpu, texts, slos,
+                profiles=known, tp=found.tp, seed=seed, tick=tick, **found.replica,
+            )  # fmt: skip
+        if max_load:
+            from .max_load import max_load as carried
 
-        runs: list[tuple[Scenario, SimResult]] = []
-        options["record"] = lambda scenario, result: runs.append((scenario, result))
-        loads = carried(found, known, slos, gpus or 0, **options)
-        return loads | ({"run": save_loads(store, loads, runs, seed)} if save else {})
-    explained = list(known) if attribute else [headline_of(list(known))] if sensitivity else []
-    options |= {"max_gpus": max_gpus, "sensitivity": sensitivity, "attribute": explained}
-    return planned(found, known, slos, store if save else None, **options)
+            runs: list[tuple[Scenario, SimResult]] = []
+            options["record"] = lambda scenario, result: runs.append((scenario, result))
+            loads = carried(found, known, slos, gpus or 0, **options)
+            return loads | ({"run": save_loads(store, loads, runs, seed)} if save else {})
+        explained = list(known) if attribute else [headline_of(list(known))] if sensitivity else []
+        options |= {"max_gpus": max_gpus, "sensitivity": sensitivity, "attribute": explained}
+        return planned(found, known, slos, store if save else None, **options)
 
 
 def planned(
@@ -248,7 +254,7 @@ def simulate(
     setting = given(workload, model, gpu, store=store, seed=seed, **flags)
     deployment = setting.deployment()
     if gpus < 1 or gpus % deployment.tp:
-        raise UserError(f"--gpus {gpus}: must be a multiple of the tensor-parallel size {deployment.tp}")
+        raise UserError(f"--gpus {gpus}: above 0, and a multiple of the tensor-parallel size {deployment.tp}")
     profile = PolicyProfile(text) if keep is not None else profile_of(profiles_of(store, run), text)
     (scenario,) = scenarios_of(setting.load, deployment, slos, {text: profile}, fleet=setting.fleet)
     scenario = scenario if turns is None else replace(scenario, turns=turns)

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from ..replay.executors.choice import Executing
 from ..replay.policies.registry import parse_policies
 from ..replay.profile import PolicyProfile
 from .attribution import attribution
-from .bench import Bench, Variant
+from .bench import LOCAL, Bench, Variant
 from .deployment import Deployment
 from .geometry import Geometry
 from .given import deploy
@@ -48,6 +49,7 @@ def plan(
     tp: int | None = None,
     max_gpus: int = 512,
     workers: int = 1,
+    executing: Executing = LOCAL,
     turns: int = TURNS,
     sensitivity: bool = True,
     attribute: Sequence[str] = (),
@@ -69,7 +71,7 @@ def plan(
     scenarios = scenarios_of(workload, deployment, slo, known, turns, fleet)
     most = max(1, max_gpus // deployment.tp)
     seeds = [seed * 1000 + r for r in range(replications)]
-    with Bench(scenarios, workers, tick) as bench:
+    with Bench(scenarios, workers, tick, executing) as bench:
         sides = [bracket(bench, Variant(i), seeds, most) for i in range(len(scenarios))]
         rows = []
         for scenario, side in zip(scenarios, sides, strict=True):
@@ -105,7 +107,10 @@ def scenarios_of(
     turns: int = TURNS,
     fleet: Mapping[str, Any] | None = None,
 ) -> list[Scenario]:
-    """One scenario per policy of `known`, alike but for the policy and what was measured of it."""
+    """One scenario per policy of `known`, alike but for the policy and what was measured of it.
+
+    Their session plans are made here, once, for all processes that will simulate them.
+    """
     return [
         Scenario(
             workload,
@@ -116,7 +121,7 @@ def scenarios_of(
             keep_measured=profile.keep_measured,
             turns=turns,
             **(fleet or {}),
-        )
+        ).compiled()
         for text, profile in known.items()
     ]
 

@@ -29,7 +29,7 @@ WARM_UP = 0.5  # of the measured time, before it: residency needs a while to set
 
 @dataclass(frozen=True)
 class Scenario:
-    """A workload under one policy on one kind of replica. Picklable; session plans are made when first needed.
+    """A workload under one policy on one kind of replica. Session plans are made when first needed, and pickled along.
 
     `keep_measured` is the mean share of tokens that replay saw kept, for policies whose footprint is only a bound.
     `without` names effects of compaction (`EFFECTS`) that are switched off, to say what each is worth.
@@ -87,9 +87,15 @@ class Scenario:
             plans[index] = plan
         return plans[index]
 
+    def compiled(self) -> Scenario:
+        """Itself, with the plan of every session made."""
+        for index in self.positions.usable:
+            self.plan_of(index)
+        return self
+
     def __getstate__(self) -> dict[str, Any]:
-        """Fields only: caches are made again where they are needed."""
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+        """Fields and session plans, which take far longer to make than to read. Other caches are made again."""
+        return {name: self.__dict__[name] for name in (*self.__dataclass_fields__, "plans") if name in self.__dict__}
 
     def horizon_s(self) -> tuple[float, float]:
         """(warm-up, end) in simulated seconds, so that about `turns` turns are measured."""

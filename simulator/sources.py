@@ -135,6 +135,10 @@ def _arriving(load: Workload, fill: Fill, assumed: list[str]) -> Workload:
     if burstiness != 1 and rate is None:
         raise UserError("--burstiness is of the arrivals of an open workload: give --rate SESSIONS_PER_S")
     load = replace(load, agents=agents, rate=rate, burstiness=burstiness).at_load(fill.scale_load or 1.0)
+    if load.kind == "recorded" and load.scale_load * len(load.sessions) < 1:
+        raise UserError(
+            f"--scale-load {load.scale_load:g}: not one of the {len(load.sessions):,} sessions of {load.name} is left"
+        )
     if load.agents is not None:
         assumed.append(f"{load.agents} agents at work all the time")
     if load.rate is not None:

@@ -20,6 +20,7 @@ from .session import SessionSpec
 
 Z75, Z90 = 0.674490, 1.281552
 LEAST_RATE = 1e-6  # sessions per second: below it a clock in double precision tells microseconds no more
+MOST_RATE = 1e6  # no fleet that is simulated serves a hundredth of it
 STRUCTURAL_TOKENS = 2  # opening and closing markup per segment, where there is no text to count it in
 
 
@@ -46,8 +47,8 @@ class Workload:
             raise UserError(f"workload {self.name}: no sessions")
         if self.agents is not None and self.agents < 1:
             raise UserError("--agents: at least 1")
-        if self.rate is not None and not LEAST_RATE <= self.rate < float("inf"):
-            raise UserError(f"--rate: a finite number of sessions per second, {LEAST_RATE:g} at least")
+        if self.rate is not None and not LEAST_RATE <= self.rate <= MOST_RATE:
+            raise UserError(f"--rate {self.rate:g}: sessions per second, from {LEAST_RATE:g} to {MOST_RATE:g}")
         if not 1e-3 <= self.burstiness <= 1e3:
             raise UserError("--burstiness: a coefficient of variation from 0.001 to 1,000; 1 is Poisson")
         if not 0 < self.scale_load < float("inf"):

@@ -93,6 +93,9 @@ def test_a_request_log_keeps_its_arrivals_and_takes_prefix_tokens(store, tmp_pat
     assert any("P is the first 500 tokens" in note for note in found.assumed)
     again = find_workload("requests", Fill(rate=1.0), store=store)
     assert again.kind == "open"
+    assert find_workload("requests", Fill(scale_load=1.0), store=store).kind == "recorded"
+    with pytest.raises(UserError, match=r"--scale-load 0\.5: not one of the 1 sessions of requests is left"):
+        find_workload("requests", Fill(scale_load=0.5), store=store)
 
 
 def real(shared_data, store, name, fill=None):
