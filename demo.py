@@ -125,7 +125,7 @@ def assemble(
     }
 
 
-def demo_text(found: Mapping[str, Any], where: Path) -> str:
+def demo_text(found: Mapping[str, Any], where: Path | str) -> str:
     """The sentence, the table, the samples beside it, and what to do next."""
     from .replay.report import demo_table
 
@@ -155,10 +155,10 @@ def demo_text(found: Mapping[str, Any], where: Path) -> str:
     return "\n".join(lines)
 
 
-def _default(where: Path) -> bool:
+def _default(where: Path | str) -> bool:
     from .traces.store import Store
 
-    return where == Store.open().path
+    return str(where) == str(Store.open())
 
 
 def register(app: typer.Typer) -> None:
@@ -170,7 +170,7 @@ def register(app: typer.Typer) -> None:
         quick: Annotated[bool, typer.Option("--quick", help="Three minutes instead of ten; a first look.")] = False,
         serve: Annotated[bool, typer.Option("--serve", help="Open the dashboard at the end.")] = False,
         store: Annotated[
-            Path | None, typer.Option(help="Store to use (KVMILL_STORE, else ./kvmill-store).", file_okay=False)
+            str | None, typer.Option(help="Store: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
     ) -> None:
@@ -179,10 +179,10 @@ def register(app: typer.Typer) -> None:
 
         opened = Store.open(store)
         found = run_demo(opened, quick=quick)
-        answer(found, as_json, lambda: demo_text(found, opened.path))
+        answer(found, as_json, lambda: demo_text(found, str(opened)))
         if serve:
             note("opening the dashboard")
-            os.execv(sys.executable, [sys.executable, "-m", "kvmill", "dashboard", "--store", str(opened.path)])
+            os.execv(sys.executable, [sys.executable, "-m", "kvmill", "dashboard", "--store", opened.where])
         finish(found)
 
 

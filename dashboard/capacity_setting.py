@@ -123,7 +123,7 @@ def shared() -> tuple[Option, ...]:
 def placed(name: str, store: Store) -> str:
     """A path below the store as one that can be opened; anything else as it is."""
     path = Path(name).expanduser()
-    inside = store.path.absolute() / path
+    inside = store.desk.absolute() / path
     return str(inside) if not path.is_absolute() and path.suffix and inside.exists() else name
 
 

@@ -57,7 +57,7 @@ def command(host: str, port: int, public_host: str | None = None) -> list[str]:
 
 
 def environment(
-    store: Path, token_file: Path | None, roots: Sequence[str], before: Mapping[str, str]
+    store: Path | str, token_file: Path | None, roots: Sequence[str], before: Mapping[str, str]
 ) -> dict[str, str]:
     """What the server finds in its environment: the store, where its token is, and what it may read."""
     given = dict(before) | {"KVMILL_STORE": str(store)}
@@ -102,13 +102,13 @@ def register(app: typer.Typer) -> None:
             float | None, typer.Option(min=0, help=f"Largest upload that is taken ({MOST_GIB}; {VARIABLE}).")
         ] = None,
         store: Annotated[
-            Path | None, typer.Option(help="Store to read (KVMILL_STORE, else ./kvmill-store).", file_okay=False)
+            str | None, typer.Option(help="Store to read: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
         ] = None,
     ) -> None:
         """Upload, replay, compare and plan in a browser, or over HTTP (/api/v1)."""
         from ..traces.store import Store
 
-        where = Store.open(store).path.absolute()
+        where = Store.open(store).where
         whole = environment(where, token_file, input_root or [], os.environ)
         if max_upload_gib is not None:
             whole[VARIABLE] = str(max_upload_gib)

@@ -12,8 +12,6 @@ from ..errors import UserError
 from ..traces.commands import JsonOption, StoreOption
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .job import Job
     from .jobs import Jobs
 
@@ -99,7 +97,7 @@ def remove(id: Id, store: StoreOption = None, as_json: JsonOption = False) -> No
     answer({"removed": id}, as_json, lambda: f"{id} is gone")
 
 
-def _jobs(store: Path | None) -> Jobs:
+def _jobs(store: str | None) -> Jobs:
     from ..traces.store import Store
     from .jobs import Jobs
 

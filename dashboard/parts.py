@@ -37,7 +37,7 @@ def _address() -> str:
 def open_service() -> Service:
     """What a page may do to the store. Refused until the session has shown the token, where one is needed."""
     store = Store.open()
-    access = Access.from_environment(store.path)
+    access = Access.from_environment(store.desk)
     access.require(visitor())
     return Service(store, access)
 
@@ -49,7 +49,7 @@ def open_store() -> Store:
 
 def ask_token() -> None:
     """Where a token is needed, ask for it once per session and show nothing else before. Only a flag is kept."""
-    access = Access.from_environment(Store.open().path)
+    access = Access.from_environment(Store.open().desk)
     try:
         access.require(visitor())
         return

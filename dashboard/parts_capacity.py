@@ -26,6 +26,7 @@ MOVED = "capacity moved"
 """Key of the session: whether policy or keep ratio were changed since the settings were."""
 BASE, SEEN, CHOSEN = "capacity base", "capacity seen", "capacity chosen"
 _KEEPS = (0.05, 1.0)
+_ACROSS = 3
 _CHOICES = {
     "tp": ("auto", "1", "2", "4", "8"),
     "dtype": ("bf16", "fp8"),
@@ -86,7 +87,7 @@ def settings(service: Service, base: RunInfo | None, first: Setting) -> Setting:
         with st.expander("Own files"):
             _upload(service)
     setting = Setting.of(workload, model, gpu, promises(ttft_s, tpot_ms, more or ""), flags)
-    service.access.require_inside(places(setting), service.store.path)
+    service.access.require_inside(places(setting), service.store.desk)
     return setting
 
 
@@ -170,9 +171,9 @@ def parted(text: str) -> tuple[str, float | None]:
 
 
 def shown(figures: Sequence[Figure]) -> None:
-    """Figures, four to a row, what hangs on them beneath."""
-    for begin in range(0, len(figures), 4):
-        for column, figure in zip(st.columns(4), figures[begin : begin + 4], strict=False):
+    """Figures with what hangs on them beneath, as many to a row as their labels leave room for."""
+    for begin in range(0, len(figures), _ACROSS):
+        for column, figure in zip(st.columns(_ACROSS), figures[begin : begin + _ACROSS], strict=False):
             column.metric(figure.label, figure.value)
             if figure.note:
                 column.caption(plain(figure.note))

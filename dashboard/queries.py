@@ -9,7 +9,6 @@ import json
 from typing import Any
 
 from ..errors import UserError
-from ..traces import locks
 from ..traces.manifest import RunInfo
 from ..traces.store import Store
 
@@ -22,7 +21,7 @@ def newest_runs(store: Store, limit: int = 10) -> Rows:
         {
             "run": run.run_id,
             "kind": run.kind,
-            "state": "killed" if run.state == "running" and not locks.busy(store.folder(run.run_id)) else run.state,
+            "state": "killed" if run.state == "running" and not store.busy(run.run_id) else run.state,
             "started (UTC)": run.created_at[:19].replace("T", " "),
             "model": run.config.get("model"),
             "device": run.device,

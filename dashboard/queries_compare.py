@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ..errors import unknown
@@ -42,27 +41,27 @@ def replays(store: Store) -> list[str]:
 
 def measured(store: Store, run_id: str) -> Row:
     """The object that `kvmill results RUN --json` prints; remembered until the run changes."""
-    return _measured(store.path.absolute(), run_id, store.info(run_id).generation)
+    return _measured(store.where, run_id, store.info(run_id).generation)
 
 
 def recommended(store: Store, run_id: str) -> Row | None:
     """The object that `kvmill recommend RUN --json` prints, with its usual limits; None for a closed-loop run."""
     info = store.info(run_id)
-    return None if is_closed(info) else _recommended(store.path.absolute(), run_id, info.generation)
+    return None if is_closed(info) else _recommended(store.where, run_id, info.generation)
 
 
 @functools.lru_cache(maxsize=16)
-def _measured(path: Path, run_id: str, generation: int) -> Row:
+def _measured(where: str, run_id: str, generation: int) -> Row:
     from ..replay.results import summary
 
-    return summary(snapshot(Store(path)), run_id)
+    return summary(snapshot(Store.open(where)), run_id)
 
 
 @functools.lru_cache(maxsize=16)
-def _recommended(path: Path, run_id: str, generation: int) -> Row:
+def _recommended(where: str, run_id: str, generation: int) -> Row:
     from ..replay.recommend import recommend
 
-    return recommend(snapshot(Store(path)), run_id)
+    return recommend(snapshot(Store.open(where)), run_id)
 
 
 def by_family(store: Store, run_id: str, metric: str, hidden: Sequence[str] = ()) -> Rows:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import UserError
-from ..traces import locks, manifest
+from ..traces import manifest
 from ..traces.manifest import RunInfo
 from ..traces.store import Store
 from ..traces.tables import SCHEMAS
@@ -88,14 +88,14 @@ def _rows(call: Call) -> Reply:
 def _info(call: Call) -> RunInfo:
     """The run that is asked for. Failure 404 if there is none, 503 if it is damaged."""
     store, run = call.service.store, call.values["run"]
-    if not (store.folder(run) / manifest.NAME).is_file():
+    if not store.storage.home(run).exists():
         raise Failure(404, f"no run {run!r}; GET /api/v1/runs lists them")
     with _read():
         return store.info(run)
 
 
 def _told(store: Store, run: RunInfo) -> dict[str, object]:
-    killed = run.state == "running" and not locks.busy(store.folder(run.run_id))
+    killed = run.state == "running" and not store.busy(run.run_id)
     return {
         "run": run.run_id,
         "kind": run.kind,

@@ -17,7 +17,7 @@ from kvmill.errors import UserError
 from kvmill.traces.store import Store
 
 store = Store.open()
-service = Service(store, Access.from_environment(store.path))
+service = Service(store, Access.from_environment(store.desk))
 
 
 @asynccontextmanager

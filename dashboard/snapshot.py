@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..traces.manifest import RunInfo
+from ..traces.storage import Storage
 from ..traces.store import Store
 
 if TYPE_CHECKING:
@@ -19,29 +20,37 @@ if TYPE_CHECKING:
 
 
 class Snapshot(Store):
-    """A store whose connection stays open as long as its manifests say the same. Reads only; safe between threads."""
+    """A store whose connections stay open as long as its manifests say the same. Reads only; safe between threads.
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    There is one for each set of tables that an answer needs: all of them at once, where their files are in a folder.
+    """
+
+    def __init__(self, where: Path | Storage) -> None:
+        super().__init__(where)
         self._guard = threading.Lock()
         self._seen: Sequence[RunInfo] | None = None
-        self._open: duckdb.DuckDBPyConnection | None = None
+        self._open: dict[tuple[str, ...], duckdb.DuckDBPyConnection] = {}
 
-    def _connect(self, runs: Sequence[RunInfo]) -> duckdb.DuckDBPyConnection:
+    def _connect(self, runs: Sequence[RunInfo], tables: Sequence[str]) -> duckdb.DuckDBPyConnection:
         with self._guard:
-            if self._open is None or self._seen != runs:
-                self._open, self._seen = super()._connect(runs), runs
-            return self._open.cursor()  # of its own to each question, which closes it
+            if self._seen != runs:
+                self._open, self._seen = {}, runs
+            wanted = tuple(tables)
+            if wanted in self._open:
+                self.storage.ready(runs, wanted)
+            else:
+                self._open[wanted] = super()._connect(runs, wanted)
+            return self._open[wanted].cursor()  # of its own to each question, which closes it
 
 
 @functools.lru_cache(maxsize=2)
-def _of(path: Path) -> Snapshot:
-    return Snapshot(path)
+def _of(where: str) -> Snapshot:
+    return Snapshot(Store.open(where).storage)
 
 
 def snapshot(store: Store) -> Snapshot:
     """The same store, read through a connection that is kept."""
-    return store if isinstance(store, Snapshot) else _of(store.path.absolute())
+    return store if isinstance(store, Snapshot) else _of(store.where)
 
 
 def rows_of(store: Store, sql: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:

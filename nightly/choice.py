@@ -40,7 +40,7 @@ def choose(store: Store, config: NightConfig) -> Choice:
     kept = _per_family(list(pinned.values()), config.per_family)
     fresh = _newest(store, config, {trajectory.id for trajectory in kept})
     if not kept and not fresh:
-        raise UserError(f"nothing to replay: {store.path} has no trajectories; ingest some or pin a bundled set")
+        raise UserError(f"nothing to replay: {store} has no trajectories; ingest some or pin a bundled set")
     return Choice((*kept, *fresh), frozenset(trajectory.id for trajectory in kept))
 
 

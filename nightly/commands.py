@@ -30,7 +30,7 @@ def nightly(
         str | None, typer.Option(help="Make this night or replay run the baseline from now on; replays nothing.")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="Store to use (KVMILL_STORE, else ./kvmill-store).", file_okay=False)
+        str | None, typer.Option(help="Store: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from ..console import answer, guarded, table
 from ..errors import UserError
 
 StoreOption = Annotated[
-    Path | None, typer.Option("--store", help="Store to use (KVMILL_STORE, else ./kvmill-store).", file_okay=False)
+    str | None, typer.Option("--store", help="Store: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

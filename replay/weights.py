@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ..console import note
 from ..errors import UserError, unknown
+from ..traces.cached import cache_home
 
 DEFAULT_MODEL = "smollm2-135m"
 _PIECE = re.compile(r"\.gguf(\.part\d+)?$")
@@ -74,17 +75,6 @@ class Weights:
     gguf: Path | None = None
     sha256: str | None = None
     reference: str | None = None
-
-
-def cache_home() -> Path:
-    """The folder for downloads and converted weights: KVMILL_CACHE, else `kvmill` in the user's cache folder."""
-    if given := os.environ.get("KVMILL_CACHE"):
-        return Path(given).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "kvmill" / "cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "kvmill"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvmill"
 
 
 def cached_file(alias: Alias) -> Path:

@@ -25,7 +25,9 @@ Slos = Annotated[list[str] | None, typer.Option("--slo", help="ttft_p95=2, tpot_
 Price = Annotated[float | None, typer.Option(help="USD per GPU-hour, instead of the listed price")]
 Seed = Annotated[int, typer.Option(help="seed of workload and replications")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
-StorePath = Annotated[Path | None, typer.Option("--store", help="store folder [env KVMILL_STORE, else ./kvmill-store]")]
+StorePath = Annotated[
+    str | None, typer.Option("--store", help="store: folder or s3://… [env KVMILL_STORE, else ./kvmill-store]")
+]
 
 RUNS_AROUND = 45  # simulations per policy for the pilot, the slower and faster machines, the break-even
 
@@ -162,10 +164,10 @@ def _sized(shared: dict[str, Any]) -> dict[str, Any]:
     return shared | {"tp": tp_of(shared["tp"])}
 
 
-def _store(path: Path | None) -> Store:
+def _store(where: str | None) -> Store:
     from ..traces.store import Store
 
-    return Store.open(path)
+    return Store.open(where)
 
 
 def steps(label: str, unit: str, expected: int) -> Callable[[str], None]:

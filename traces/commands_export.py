@@ -24,7 +24,7 @@ def export(
     ] = Path("kvmill-export"),
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
     store: Annotated[
-        Path | None, typer.Option("--store", envvar="KVMILL_STORE", help="Store folder (default ./kvmill-store).")
+        str | None, typer.Option("--store", envvar="KVMILL_STORE", help="A folder or s3://… (default ./kvmill-store).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,7 +29,7 @@ def show(
     ] = False,
     model: Annotated[str, typer.Option("--model", help="Whose tokenizer and chat template --tokens takes.")] = _MODEL,
     store: Annotated[
-        Path | None, typer.Option("--store", envvar="KVMILL_STORE", help="Store folder (default ./kvmill-store).")
+        str | None, typer.Option("--store", envvar="KVMILL_STORE", help="A folder or s3://… (default ./kvmill-store).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

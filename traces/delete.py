@@ -38,7 +38,7 @@ def delete(store: Store, id: str) -> dict[str, int]:
             for table in ("trajectories", "turns"):
                 counts[table] += run.discard(table, "trajectory_id", id)
     if not counts["trajectories"]:
-        raise UserError(f"no trajectory and no ingest run {id!r} in {store.path}; see `kvmill traces list`")
+        raise UserError(f"no trajectory and no ingest run {id!r} in {store}; see `kvmill traces list`")
     counts["kept"] = _forget(store, [id])
     return counts
 

@@ -48,8 +48,8 @@ def find(store: Store, mark: str) -> Finished | None:
     """What an earlier ingest noted of the file."""
     start = f'{{"mark": "{mark}"'
     for run in store.runs("ingest"):
-        path = store.folder(run.run_id) / FINISHED
-        if not path.is_file():
+        path = store.beside(run.run_id, FINISHED)
+        if path is None:
             continue
         with path.open(encoding="utf-8") as file:
             line = next((line for line in file if line.startswith(start) and line.endswith("\n")), None)

@@ -22,6 +22,7 @@ from .files import Reading, read_file
 from .ids import RequestIds
 from .places import Place
 from .readers.table import mapping_flaw
+from .rejects import REJECTS
 from .request_checks import summarise
 from .rows import trajectory_row, turn_rows
 from .store import Store
@@ -134,7 +135,7 @@ def ingest(
     report.redacted = dict(writer.redacted)
     report.reasons = dict(writer.rejects.reasons.most_common(_REASONS))
     report.rejects_left_out = writer.rejects.left_out
-    report.reject_file = str(writer.rejects.path) if writer.rejects.reasons else None
+    report.reject_file = run.home.name_of(REJECTS) if writer.rejects.reasons else None
     counts = {"accepted": report.accepted, "rejected": report.rejected, "redacted": report.redacted}
     run.annotate(again=writer.again, reasons=report.reasons, duplicates=report.duplicates, **counts)
     run.finish("complete" if report.accepted + report.duplicates else "incomplete")
@@ -236,7 +237,7 @@ def ingest_samples(store: Store) -> str:
         turns = [row for trajectory in fresh for row in turn_rows(trajectory)]
         run.add({"trajectories": [trajectory_row(trajectory) for trajectory in fresh], "turns": turns}, key="samples")
     again = sorted(t.id for t in chosen if t.id in known)
-    write_again(store.folder(run.id), again)
+    write_again(run, again)
     run.annotate(again=Counter(trajectories=len(again)), accepted=len(fresh), rejected=0)
     run.finish()
     return run.id

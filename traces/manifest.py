@@ -63,28 +63,45 @@ def read(folder: Path) -> RunInfo:
     """The manifest in a run's folder. UserError if it is damaged or from a newer kvmill."""
     path = folder / NAME
     try:
-        raw = json.loads(path.read_bytes())
+        data = path.read_bytes()
+    except OSError as error:
+        raise _damaged(str(path), error) from None
+    return decode(data, str(path))
+
+
+def decode(data: bytes, where: str) -> RunInfo:
+    """A manifest from its bytes; `where` is for the UserError if it is damaged or from a newer kvmill."""
+    try:
+        raw = json.loads(data)
         if raw["format"] > FORMAT:
-            raise UserError(f"{path} was written by a newer kvmill (format {raw['format']}); update kvmill to read it")
+            raise UserError(f"{where} was written by a newer kvmill (format {raw['format']}); update kvmill to read it")
         known = {f.name for f in fields(RunInfo)}
         values = {key: value for key, value in raw.items() if key in known}
         values["files"] = tuple(FileEntry(**entry) for entry in raw["files"])
         values["keys"] = tuple(raw["keys"])
         info = RunInfo(**values)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"damaged manifest {path} ({type(error).__name__}: {error}); "
-            "run `kvmill store check`, then restore the file or delete the run's folder"
-        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(where, error) from None
     if info.state not in STATES:
-        raise UserError(f"damaged manifest {path} (state {info.state!r}); run `kvmill store check`")
+        raise UserError(f"damaged manifest {where} (state {info.state!r}); run `kvmill store check`")
     return info
+
+
+def _damaged(where: str, error: Exception) -> UserError:
+    return UserError(
+        f"damaged manifest {where} ({type(error).__name__}: {error}); "
+        "run `kvmill store check`, then restore the file or delete the run's folder"
+    )
+
+
+def encode(info: RunInfo) -> bytes:
+    """The bytes of a manifest."""
+    return json.dumps(asdict(info), indent=1, allow_nan=False).encode()
 
 
 def write(folder: Path, info: RunInfo) -> None:
     """Replace the manifest atomically and durably."""
-    data = json.dumps(asdict(info), indent=1, allow_nan=False).encode()
-    replace(folder / NAME, data)
+    replace(folder / NAME, encode(info))
 
 
 def replace(path: Path, data: bytes) -> None:

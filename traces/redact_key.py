@@ -14,6 +14,11 @@ from pathlib import Path
 KEY_FILE = "redaction.key"
 
 
+def fresh_key() -> bytes:
+    """A key that nobody can guess."""
+    return secrets.token_hex(32).encode()
+
+
 def redaction_key(folder: Path) -> bytes:
     """The key of the store in `folder`, made on first use."""
     path = folder / KEY_FILE
@@ -23,7 +28,7 @@ def redaction_key(folder: Path) -> bytes:
         fresh = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(secrets.token_hex(32).encode())
+                file.write(fresh_key())
             os.link(fresh, path)  # whoever comes first decides, and nobody reads half a key
         except FileExistsError:
             pass

@@ -30,7 +30,7 @@ def select(store: Store, spec: str = "last", limit: int | None = None) -> list[T
         return take(bundled, limit)
     found = [record.load(row) for row in _records(store, spec)]
     if not found:
-        raise UserError(f"no trajectories for {spec!r} in {store.path}; give one of: {_WORDS}")
+        raise UserError(f"no trajectories for {spec!r} in {store}; give one of: {_WORDS}")
     return take(found, limit)
 
 
@@ -42,7 +42,7 @@ def stream(store: Store, spec: str = "last") -> tuple[list[str], Iterator[Trajec
     found = store.query(f"select distinct trajectory_id id from trajectories where {where} order by 1", values)
     ids: list[str] = found["id"].to_pylist()
     if not ids:
-        raise UserError(f"no trajectories for {spec!r} in {store.path}; give one of: {_WORDS}")
+        raise UserError(f"no trajectories for {spec!r} in {store}; give one of: {_WORDS}")
     return ids, _loaded(store, ids)
 
 
@@ -68,7 +68,7 @@ def select_requests(store: Store, spec: str = "last") -> list[Request]:
     where, values = _condition(store, spec, "requests", "request_id")
     rows = store.query(f"select * from requests where {where}", values).to_pylist()
     if not rows:
-        raise UserError(f"no request log for {spec!r} in {store.path}; `kvmill traces ingest PATH` reads one")
+        raise UserError(f"no request log for {spec!r} in {store}; `kvmill traces ingest PATH` reads one")
     unique = {row["request_id"]: row for row in rows}
     return sorted(map(request_of, unique.values()), key=lambda request: request.arrival_s)
 
@@ -110,8 +110,8 @@ def _condition(store: Store, spec: str, table: str, key: str) -> tuple[str, Sequ
 
 def _of_run(store: Store, run: RunInfo, key: str) -> tuple[str, Sequence[object]]:
     # What the run found in the store already belongs to it as well: ingesting a file twice changes no selection.
-    again = store.folder(run.run_id) / AGAIN
-    if not again.is_file():
+    again = store.beside(run.run_id, AGAIN)
+    if again is None:
         return "run_id = ?", [run.run_id]
     ids = "select id from read_csv(?, header = false, columns = {'id': 'VARCHAR'}, auto_detect = false)"
     return f"(run_id = ? or {key} in ({ids}))", [run.run_id, _WILDCARD.sub(r"[\1]", str(again))]
@@ -121,7 +121,7 @@ def _last(store: Store, table: str) -> RunInfo:
     for run in store.runs("ingest", "complete"):
         if run.rows(table) or run.config.get("again", {}).get(table):
             return run
-    raise UserError(f"nothing was ingested into {store.path} yet: `kvmill traces ingest PATH`, or use --traces samples")
+    raise UserError(f"nothing was ingested into {store} yet: `kvmill traces ingest PATH`, or use --traces samples")
 
 
 def _filter(spec: str) -> tuple[str, Sequence[object]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ..errors import UserError
-from .manifest import RunInfo
+from .manifest import FileEntry, RunInfo
 from .tables import SCHEMAS
 
 if TYPE_CHECKING:
@@ -29,11 +29,13 @@ RUNS = pa.schema(
 )
 
 
-def connect(runs: Sequence[RunInfo], folder_of: dict[str, Path]) -> duckdb.DuckDBPyConnection:
+def connect(
+    runs: Sequence[RunInfo], path_of: Callable[[RunInfo, FileEntry], Path], tables: Collection[str] = tuple(SCHEMAS)
+) -> duckdb.DuckDBPyConnection:
     """An in-memory connection in UTC with a view per table of `SCHEMAS` and `runs`.
 
-    A view reads exactly the files listed now; a table without files is an empty view with the right types. Columns
-    that older files lack are null. UserError if a listed file is missing.
+    A view reads exactly the files listed now; a table without files, or not among `tables`, is an empty view with the
+    right types. Columns that older files lack are null. UserError of `path_of` if a listed file is missing.
     """
     import duckdb
 
@@ -42,10 +44,9 @@ def connect(runs: Sequence[RunInfo], folder_of: dict[str, Path]) -> duckdb.DuckD
     files: dict[str, list[str]] = {name: [] for name in SCHEMAS}
     for info in runs:
         for entry in info.files:
-            path = folder_of[info.run_id] / entry.path
-            if not path.is_file():
-                raise missing(path, info.run_id)
-            files.setdefault(entry.table, []).append(_WILDCARD.sub(r"[\1]", str(path)).replace("'", "''"))
+            if entry.table in tables:
+                path = _WILDCARD.sub(r"[\1]", str(path_of(info, entry)))
+                files[entry.table].append(path.replace("'", "''"))
     views = []
     for name, schema in SCHEMAS.items():
         typed = ", ".join(f'NULL::{_sql_type(f.type)} AS "{f.name}"' for f in schema)
@@ -61,7 +62,7 @@ def connect(runs: Sequence[RunInfo], folder_of: dict[str, Path]) -> duckdb.DuckD
     return connection
 
 
-def missing(path: Path, run_id: str) -> UserError:
+def missing(path: str, run_id: str) -> UserError:
     """The error for a listed file that is not there."""
     return UserError(
         f"missing file {path} of run {run_id}; run `kvmill store check`, then restore the file or delete the run"

@@ -6,7 +6,6 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from . import checks, record
@@ -16,7 +15,6 @@ from .ids import Known, RequestIds
 from .losses import code_of
 from .reading import Item
 from .redact import Redactor
-from .redact_key import redaction_key
 from .rejects import Rejects
 from .rows import request_row, trajectory_row, turn_rows
 from .store import Run
@@ -58,8 +56,8 @@ class Writer:
         self.findings: Counter[str] = Counter()
         self.again: Counter[str] = Counter()
         self.chains: Chains[Origin] = Chains()
-        self.folder = run.store.folder(run.id)
-        self._redactor = Redactor(redaction_key(run.store.path)) if redact else None
+        self.folder = run.workspace()
+        self._redactor = Redactor(run.store.storage.key()) if redact else None
         self.rejects = Rejects(self.folder, self._redactor)
         self._known = Known(run.store)
         self._again_path = self.folder / AGAIN
@@ -107,10 +105,11 @@ class Writer:
             self.run.add(rows, key=f"segment-{self._segments}")
 
     def close(self) -> None:
-        """End the files beside the rows."""
+        """End the files beside the rows, and keep them."""
         self.rejects.close()
         if self._again_file is not None:
             self._again_file.close()
+        self.run.home.keep()
 
     def _keep(self, trajectory: Trajectory, origin: Origin) -> None:
         if self._redactor is not None:
@@ -177,7 +176,8 @@ class Writer:
             self.flush()
 
 
-def write_again(folder: Path, ids: Iterable[str]) -> None:
-    """Say in a run's folder which ids it found in the store already."""
-    with (folder / AGAIN).open("w", encoding="utf-8") as file:
+def write_again(run: Run, ids: Iterable[str]) -> None:
+    """Say beside a run's rows which ids it found in the store already."""
+    with (run.workspace() / AGAIN).open("w", encoding="utf-8") as file:
         file.writelines(id + "\n" for id in ids)
+    run.home.keep()

@@ -59,4 +59,4 @@ st.subheader("Newest runs")
 if runs:
     st.dataframe(runs, hide_index=True, width="stretch")
 else:
-    st.write(f"The store `{store.path}` is empty.")
+    st.write(f"The store `{store}` is empty.")

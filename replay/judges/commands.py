@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,7 +31,7 @@ def judge(
     input_price: Annotated[float | None, typer.Option(min=0, help="USD per million input tokens.")] = None,
     output_price: Annotated[float | None, typer.Option(min=0, help="USD per million output tokens.")] = None,
     store: Annotated[
-        Path | None, typer.Option("--store", help="Store to use (KVMILL_STORE, else ./kvmill-store).", file_okay=False)
+        str | None, typer.Option("--store", help="Store: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -278,8 +278,8 @@ def test_a_store_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="is a file"):
         Store.open(tmp_path / "file")
-    with pytest.raises(UserError, match="only folders"):
-        Store.open("s3://bucket/x")
+    with pytest.raises(UserError, match="lose rows"):
+        Store.open("gs://bucket/x")
     monkeypatch.setenv("KVMILL_STORE", str(tmp_path / "named"))
     assert Store.open().path == tmp_path / "named"
 
