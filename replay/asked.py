@@ -21,6 +21,8 @@ from .segments import sizes_of
 from .stepwise import Asking, longest_reply
 
 MEASURES = ("quality", "latency", "both")
+COMPACTED = "already compacted when it was recorded; --include-compacted replays it"
+NO_PREFIX = "no message before the first reply: there is nothing that it could answer"
 CONTENTS = "trajectory_contents"  # in a run's config: what every trajectory was, probes included, by id
 
 
@@ -68,6 +70,12 @@ class Asked:
         chosen = self.latency_trajectories
         return [t for t in self.trajectories if chosen is None or t.id in chosen]
 
+    def left_out(self, trajectory: Trajectory) -> str | None:
+        """Why a trajectory is not replayed, None if it is."""
+        if trajectory.already_compacted and not self.include_compacted:
+            return COMPACTED
+        return None if trajectory.prefix else NO_PREFIX
+
     def load(self, *, device: str | None = None, threads: int | None = None, spread: bool = False) -> LoadedModel:
         """The model; what a worker was given (`device`, `threads`) goes before what was asked."""
         return load_model(
@@ -105,7 +113,7 @@ def settle(asked: Asked, loaded: LoadedModel) -> Settled:
         "model": asked.model,
         "policies": [str(policy) for policy in chosen],
         "equal_size": asked.equal_size,
-        "equal_by": asked.equal_by,
+        "equal_by": asked.equal_size and (asked.equal_by or "peak"),
         "measure": asked.measure,
         "mode": asked.mode,
         "actions": grammars or None,
@@ -147,8 +155,10 @@ def _actions(asked: Asked, closed: Closed | None, loaded: LoadedModel) -> tuple[
 
 
 def _held_equal(asked: Asked, chosen: Sequence[Policy], loaded: LoadedModel) -> list[Policy]:
-    counted = [t for t in asked.trajectories if asked.include_compacted or not t.already_compacted]
-    whole = [tokenize(trajectory, loaded.tokenizer) for trajectory in counted or asked.trajectories]
+    counted = [trajectory for trajectory in asked.trajectories if asked.left_out(trajectory) is None]
+    if not counted:
+        return list(chosen)  # every cell is skipped
+    whole = [tokenize(trajectory, loaded.tokenizer) for trajectory in counted]
     fitting = [tokens for tokens in whole if tokens.tokens <= loaded.max_positions] or whole
     sizes = [sizes_of(tokens) for tokens in fitting]
     return hold_equal(chosen, parse_policy(asked.equal_size or ""), sizes, asked.equal_by or "peak")

@@ -25,7 +25,6 @@ from .rows import Identity, Rows, Who, failed_rows, latency_rows, quality_rows, 
 from .stepwise import Asking
 
 Compute = Callable[[Identity, Fitted, Sequence[Policy]], Rows]
-COMPACTED = "already compacted when it was recorded; --include-compacted replays it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,8 @@ class Cells:
 
     def _rows(self, trajectory: Trajectory, policies: Sequence[Policy], measure: str, compute: Compute) -> Rows:
         identity = self.who.identity(trajectory)
-        if trajectory.already_compacted and not self.asked.include_compacted:
-            return skipped_rows(identity, policies, measure, COMPACTED)
+        if (why := self.asked.left_out(trajectory)) is not None:
+            return skipped_rows(identity, policies, measure, why)
         try:
             probes = tuple(tokenize_probe(probe, self.model.tokenizer) for probe in trajectory.probes)
             whole = Fitted(trajectory, tokenize(trajectory, self.model.tokenizer), probes)
@@ -131,8 +130,8 @@ class Cells:
 
     def _acted(self, trajectory: Trajectory, loop: Loop) -> Rows:
         identity, policies = self.who.identity(trajectory), self.settled.policies
-        if trajectory.already_compacted and not self.asked.include_compacted:
-            return skipped_rows(identity, policies, "quality", COMPACTED)
+        if (why := self.asked.left_out(trajectory)) is not None:
+            return skipped_rows(identity, policies, "quality", why)
         try:
             return loop.rows(identity, trajectory, policies)
         except Exception as error:
