@@ -51,8 +51,10 @@ def figures(row: Row) -> list[Figure]:
         Figure("GPUs needed · simulated", _whole(row.get("gpus")), _between(row, "gpus")),
         Figure("GPUs saved · simulated", saved, _between(row, "gpus_saved")),
         Figure("USD per month · assumed price", _whole(row.get("cost_per_month")), _month(row)),
-        Figure("Turns that eat the saving · simulated", _turns(row), str(row.get("turns_break_even_note") or "")),
-        Figure("If machines are slower / faster · simulated", _pair(row), "by the error of the cost model (estimated)"),
+        Figure("Turns to break even · simulated", _turns(row), str(row.get("turns_break_even_note") or "")),
+        Figure(
+            "GPUs if slower / faster · simulated", _pair(row), "machines, by the error of the cost model (estimated)"
+        ),
         Figure("Headroom in load · simulated", _headroom(row), str(row.get("headroom_note") or "")),
         Figure("Batch, mean · simulated", _short(row.get("batch_mean")), f"at most {_whole(row.get('batch_max'))}"),
         Figure("Tokens per second · simulated", _whole(row.get("throughput_tokens_per_s")), _rates(row)),
@@ -64,13 +66,13 @@ def bound_figures(bound: Bound, full: Bound, price: float | None) -> list[Figure
     month = None if price is None else bound.holding() * price * 730
     return [
         Figure("GPUs at least · estimated bound", _whole(bound.least()), "no answer can be below it"),
-        Figure("GPUs that hold every cache · estimated", _whole(bound.holding()), "where nothing is ever evicted"),
+        Figure("GPUs for every cache · estimated", _whole(bound.holding()), "where nothing is ever evicted"),
         Figure(
             "GPUs saved · estimated",
             _whole(full.holding() - bound.holding()),
             f"against {full.holding()} of the full cache, both by the caches they hold",
         ),
-        Figure("USD per month · estimated, assumed price", _whole(month), "of the fleet that holds every cache"),
+        Figure("USD per month · estimated", _whole(month), "of the fleet that holds every cache, at the assumed price"),
     ]
 
 

@@ -10,31 +10,27 @@ import altair as alt
 from . import theme
 from .capacity_bounds import Bound
 from .charts import Rows
-from .looks import keep_of
+from .looks import Looks, keep_of
 
 HEIGHT = 280
 _DASH = [5, 4]
-_POLICIES = (theme.GREY, theme.BLUE, theme.ORANGE, theme.GREEN, theme.PURPLE, theme.VERMILION, theme.SKY, theme.PALE)
-_SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left")
 
 
 def _values(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
     return alt.Data(values=[dict(row) for row in rows])
 
 
-def _policy(names: Sequence[str]) -> alt.Color:
-    scale = alt.Scale(domain=list(names), range=list(_POLICIES[: len(names)]))
-    return alt.Color("policy:N", title="policy", scale=scale, legend=alt.Legend(orient="top", labelLimit=330))
+def _looks(*lists: Sequence[Mapping[str, Any]]) -> Looks:
+    """Of all policies that these rows speak of."""
+    return Looks.of([row["policy"] for rows in lists for row in rows])
 
 
-def _mark(names: Sequence[str]) -> alt.Shape:
-    scale = alt.Scale(domain=list(names), range=list(_SHAPES[: len(names)]))
-    return alt.Shape("policy:N", title="policy", scale=scale, legend=alt.Legend(orient="top", labelLimit=330))
+def _named(rows: Sequence[Mapping[str, Any]], looks: Looks) -> alt.Data:
+    return _values([{**row, "name": looks.names[row["policy"]]} for row in rows])
 
 
-def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """At most as many policies as there are colours, in the order of the rows."""
-    return list(dict.fromkeys(row["policy"] for row in rows))[: len(_POLICIES)]
+def _legend() -> alt.Legend:
+    return alt.Legend(orient="top", labelLimit=330)
 
 
 def gpus_over_keep(rows: Rows, bounds: Sequence[Bound], chosen: float | None) -> alt.LayerChart:
@@ -88,7 +84,8 @@ def gpus_over_keep(rows: Rows, bounds: Sequence[Bound], chosen: float | None) ->
 
 def gpus_over_load(rows: Rows, simulated: Rows) -> alt.LayerChart:
     """GPUs against load, as a factor: closed forms as lines, simulated answers as points with their intervals."""
-    names = _names([*simulated, *rows])
+    looks = _looks(simulated, rows)
+    colour = looks.colour(legend=_legend())
     y = alt.Y("holding:Q", title="GPUs", scale=alt.Scale(zero=True), axis=alt.Axis(format="d", tickMinStep=1))
     x = alt.X("load:Q", title="load, times the workload's own")
     tip = [
@@ -97,20 +94,20 @@ def gpus_over_load(rows: Rows, simulated: Rows) -> alt.LayerChart:
         alt.Tooltip("least:Q", title="GPUs at least (estimated bound)"),
         alt.Tooltip("holding:Q", title="GPUs that hold every cache (estimated)"),
     ]
-    lines = alt.Chart(_values(rows)).mark_line().encode(x=x, y=y, color=_policy(names), tooltip=tip)
+    lines = alt.Chart(_named(rows, looks)).mark_line().encode(x=x, y=y, color=colour, tooltip=tip)
     least = (
-        alt.Chart(_values(rows)).mark_line(strokeDash=_DASH).encode(x=x, y="least:Q", color=_policy(names), tooltip=tip)
+        alt.Chart(_named(rows, looks)).mark_line(strokeDash=_DASH).encode(x=x, y="least:Q", color=colour, tooltip=tip)
     )
     keys = ("policy", "load", "gpus", "gpus_low", "gpus_high")
     told = [{key: row.get(key) for key in keys} for row in simulated if row.get("gpus")]
     points = (
-        alt.Chart(_values(told))
+        alt.Chart(_named(told, looks))
         .mark_point(size=110, filled=True, opacity=1)
         .encode(
             x=x,
             y="gpus:Q",
-            color=_policy(names),
-            shape=_mark(names),
+            color=colour,
+            shape=looks.shape(legend=_legend()),
             tooltip=[
                 alt.Tooltip("policy:N"),
                 alt.Tooltip("load:Q"),
@@ -122,9 +119,9 @@ def gpus_over_load(rows: Rows, simulated: Rows) -> alt.LayerChart:
     )
     spans = [row for row in told if row["gpus_low"] is not None and row["gpus_high"] is not None]
     bars = (
-        alt.Chart(_values(spans))
+        alt.Chart(_named(spans, looks))
         .mark_rule(strokeWidth=2)
-        .encode(x=x, y="gpus_low:Q", y2="gpus_high:Q", color=_policy(names))
+        .encode(x=x, y="gpus_low:Q", y2="gpus_high:Q", color=colour)
     )
     return alt.LayerChart(layer=[least, lines, bars, points]).properties(height=HEIGHT)
 
@@ -157,7 +154,8 @@ def gpus_by_tolerance(rows: Rows) -> alt.Chart:
 def goodput(rows: Rows, answers: Rows) -> alt.LayerChart:
     """Turns per second within the promises against fleet size, mean and range; a rule at each policy's answer."""
     rows = [row for row in rows if row.get("goodput") is not None]
-    names = _names([*answers, *rows])
+    looks = _looks(answers, rows)
+    colour = looks.colour(legend=_legend())
     x = alt.X("gpus:Q", title="GPUs", axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(zero=False))
     y = alt.Y("goodput:Q", title="turns/s within the promises", scale=alt.Scale(zero=True))
     tip = [
@@ -167,14 +165,14 @@ def goodput(rows: Rows, answers: Rows) -> alt.LayerChart:
         alt.Tooltip("throughput:Q", title="all turns (1/s)", format=".3f"),
         alt.Tooltip("replications:Q"),
     ]
-    base = alt.Chart(_values(rows))
-    lines = base.mark_line().encode(x=x, y=y, color=_policy(names))
+    base = alt.Chart(_named(rows, looks))
+    lines = base.mark_line().encode(x=x, y=y, color=colour)
     points = base.mark_point(size=80, filled=True, opacity=1).encode(
-        x=x, y=y, color=_policy(names), shape=_mark(names), tooltip=tip
+        x=x, y=y, color=colour, shape=looks.shape(legend=_legend()), tooltip=tip
     )
-    ranges = base.mark_rule(strokeWidth=2).encode(x=x, y="goodput_low:Q", y2="goodput_high:Q", color=_policy(names))
+    ranges = base.mark_rule(strokeWidth=2).encode(x=x, y="goodput_low:Q", y2="goodput_high:Q", color=colour)
     told = [{"policy": row["policy"], "gpus": row["gpus"]} for row in answers if row.get("gpus")]
-    here = alt.Chart(_values(told)).mark_rule(strokeDash=_DASH).encode(x=x, color=_policy(names))
+    here = alt.Chart(_named(told, looks)).mark_rule(strokeDash=_DASH).encode(x=x, color=colour)
     return alt.LayerChart(layer=[here, lines, ranges, points]).properties(height=HEIGHT)
 
 
@@ -183,7 +181,8 @@ def kv_over_time(rows: Rows, answers: Rows) -> alt.LayerChart:
 
     `answers` are the policies shown elsewhere on the page, which keep their colours.
     """
-    names = _names([*answers, *rows])
+    looks = _looks(answers, rows)
+    colour = looks.colour(legend=_legend())
     spans = [row["start_s"] for row in rows] or [0.0]
     scale = alt.Scale(domain=[min(spans), max(spans)], nice=False)
     x = alt.X("start_s:Q", title="simulated time (s)", scale=scale)
@@ -196,7 +195,7 @@ def kv_over_time(rows: Rows, answers: Rows) -> alt.LayerChart:
         alt.Tooltip("batch:Q", title="batch per replica", format=".1f"),
         alt.Tooltip("waiting:Q", title="waiting", format=".1f"),
     ]
-    base = alt.Chart(_values(rows))
-    used = base.mark_line().encode(x=x, y=y, color=_policy(names), tooltip=tip)
-    held = base.mark_line(strokeDash=_DASH).encode(x=x, y="kv_held_share:Q", color=_policy(names))
+    base = alt.Chart(_named(rows, looks))
+    used = base.mark_line().encode(x=x, y=y, color=colour, tooltip=tip)
+    held = base.mark_line(strokeDash=_DASH).encode(x=x, y="kv_held_share:Q", color=colour)
     return alt.LayerChart(layer=[used, held]).properties(height=HEIGHT)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -20,6 +22,7 @@ from .uploaded import KEEP
 MOST_MB = 200
 _PIECE_BYTES = 1 << 20
 _TYPES = ["json", "jsonl", "ndjson", "csv", "parquet", "traj", "eval", "gz", "bz2", "xz", "zst", "zip", "log", "txt"]
+_FEW = 12  # values: fewer are listed, as bars of them say nothing
 _SHOWN = 100  # refused records on the page; the file holds them all
 _COMING, _UPLOADS, _TOLD = "traces job", "traces uploads", "traces job told"
 
@@ -179,18 +182,31 @@ def distributions(store: Store, run: str | None) -> None:
     """How long, how many turns, how long tools take. What was not recorded is not drawn."""
     columns = st.columns(2)
     drawn = 0
-    for what, (table, _, title) in queries_traces.LENGTHS.items():
+    for what in queries_traces.LENGTHS:
         figures = queries_traces.quantiles(store, run, what)
         if figures is None:
             continue
-        chart = charts_traces.distribution(queries_traces.distribution(store, run, what), title, table)
         with columns[drawn % 2]:
-            st.altair_chart(chart)
-            parts = [f"{name} {_short(figures[name])}" for name in ("least", "p50", "p90", "p99", "most")]
-            st.caption(f"{' · '.join(parts)}; mean {_short(figures['mean'])}; n = {number(figures['count'])}")
+            _distribution(store, run, what, figures)
         drawn += 1
     if not drawn:
         st.write("This ingest brought no rows of its own: what it read was in the store already.")
+
+
+def _distribution(store: Store, run: str | None, what: str, figures: Mapping[str, Any]) -> None:
+    """Bars, or in words where there are too few values for bars to say anything."""
+    table, _, title = queries_traces.LENGTHS[what]
+    count = number(figures["count"])
+    if figures["least"] == figures["most"]:
+        st.markdown(f"**{title}**: {_short(figures['least'])} in all of them (n = {count})")
+        return
+    if figures["count"] < _FEW:
+        listed = ", ".join(_short(value) for value in queries_traces.values(store, run, what, _FEW))
+        st.markdown(f"**{title}**: {listed} (n = {count})")
+        return
+    st.altair_chart(charts_traces.distribution(queries_traces.distribution(store, run, what), title, table))
+    parts = [f"{name} {_short(figures[name])}" for name in ("least", "p50", "p90", "p99", "most")]
+    st.caption(f"{' · '.join(parts)}; mean {_short(figures['mean'])}; n = {count}")
 
 
 def _short(value: float) -> str:

@@ -100,6 +100,19 @@ def distribution(store: Store, run: str | None, what: str) -> Rows:
     )
 
 
+def values(store: Store, run: str | None, what: str, limit: int) -> list[float]:
+    """The values of one of LENGTHS themselves, smallest first."""
+    table, column, _ = _named(what)
+    where, values = _of(run)
+    found = rows_of(
+        store,
+        f"SELECT {column}::DOUBLE AS value FROM {table} WHERE {where} AND {column} IS NOT NULL "
+        f"ORDER BY 1 LIMIT {int(limit)}",
+        values,
+    )
+    return [row["value"] for row in found]
+
+
 def quantiles(store: Store, run: str | None, what: str) -> Row | None:
     """Count, sum, mean, least, p50, p90, p99 and most of one of LENGTHS; None where nothing was recorded."""
     table, column, _ = _named(what)
@@ -193,8 +206,8 @@ def trajectories(store: Store, run: str | None, limit: int) -> Rows:
 
 def rejects(store: Store, run: str, limit: int) -> tuple[Path | None, Rows]:
     """The file of what an ingest refused, None where it refused nothing, and its first rows."""
-    path = store.beside(run, REJECTS)
-    if path is None:
+    path = store.folder(run) / REJECTS
+    if not path.is_file():
         return None, []
     with path.open(encoding="utf-8") as file:
         return path, [json.loads(line) for line in islice(file, limit)]

@@ -34,7 +34,7 @@ def figures(app: AppTest) -> dict[str, str]:
 def test_an_empty_store_has_bounds_and_says_that_they_are_bounds(own_store: Path):
     app = open_page("capacity")
     shown = figures(app)
-    assert int(shown["GPUs at least · estimated bound"]) < int(shown["GPUs that hold every cache · estimated"])
+    assert int(shown["GPUs at least · estimated bound"]) < int(shown["GPUs for every cache · estimated"])
     assert "Answer · estimated bound" in words(app)
     assert "kvmill plan" in words(app)
     assert not own_store.exists(), "looking creates nothing, and starts nothing"
@@ -47,8 +47,8 @@ def test_a_stored_plan_leads_with_its_sentence_and_its_figures(own_store: Path):
     shown = figures(app)
     assert shown["GPUs needed · simulated"] == "14"
     assert shown["GPUs saved · simulated"] == "13"
-    assert shown["If machines are slower / faster · simulated"] == "15 / 13"
-    assert shown["Turns that eat the saving · simulated"] == "1.90 ×"
+    assert shown["GPUs if slower / faster · simulated"] == "15 / 13"
+    assert shown["Turns to break even · simulated"] == "1.90 ×"
     assert "What binds (simulated): KV blocks." in words(app)
     assert "400 agents (assumed)" in list(app.dataframe[-1].value["value"])
     assert "stored before this was kept by fleet size" in words(app), "no empty chart where goodput was not kept"

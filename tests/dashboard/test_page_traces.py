@@ -118,6 +118,7 @@ def test_a_path_inside_an_input_root_is_read(own_store: Path, tmp_path: Path, mo
     assert "log.csv: vidur" in text
     assert "200 requests in 99.5 s: 2 per second" in text
     assert "burstiness 0.00" in text
+    assert "input tokens per request (recorded)" in "".join(chart.proto.spec for chart in app.get("vega_lite_chart"))
 
 
 def test_losses_lengths_and_turns_of_real_formats_are_shown(own_store: Path):
@@ -126,7 +127,9 @@ def test_losses_lengths_and_turns_of_real_formats_are_shown(own_store: Path):
     app = open_page("traces", ingest=report.run)
     found = next(frame.value for frame in app.dataframe if "format found" in frame.value)
     assert set(found["format found"]) == {"tau-bench", "swe-agent"}
-    assert "characters per trajectory (recorded)" in "".join(chart.proto.spec for chart in app.get("vega_lite_chart"))
+    characters = sorted(store.query("SELECT characters FROM trajectories")["characters"].to_pylist())
+    listed = ", ".join(f"{value:,}" for value in characters)
+    assert f"characters per trajectory (recorded)**: {listed} (n = {len(characters)})" in words(app), "a few values are no distribution"
     lost = next(frame.value for frame in app.dataframe if "meaning" in frame.value)
     assert all(lost["meaning"]), "every loss is said in words"
     assert "Trajectories do not say when they began" in words(app)
