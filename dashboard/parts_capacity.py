@@ -87,7 +87,7 @@ def settings(service: Service, base: RunInfo | None, first: Setting) -> Setting:
         with st.expander("Own files"):
             _upload(service)
     setting = Setting.of(workload, model, gpu, promises(ttft_s, tpot_ms, more or ""), flags)
-    service.access.require_inside(places(setting), service.store.path)
+    service.access.require_inside(places(setting), service.store.desk)
     return setting
 
 

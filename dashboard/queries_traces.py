@@ -206,8 +206,8 @@ def trajectories(store: Store, run: str | None, limit: int) -> Rows:
 
 def rejects(store: Store, run: str, limit: int) -> tuple[Path | None, Rows]:
     """The file of what an ingest refused, None where it refused nothing, and its first rows."""
-    path = store.folder(run) / REJECTS
-    if not path.is_file():
+    path = store.beside(run, REJECTS)
+    if path is None:
         return None, []
     with path.open(encoding="utf-8") as file:
         return path, [json.loads(line) for line in islice(file, limit)]
