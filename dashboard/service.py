@@ -37,8 +37,8 @@ class Service:
         most_upload_bytes: int | None = None,
     ) -> None:
         self.store = store
-        self.access = access or Access.from_environment(store.path)
-        self.jobs = jobs or Jobs(store.path)
+        self.access = access or Access.from_environment(store.desk)
+        self.jobs = jobs or Jobs(store.desk)
         self.uploads = self.jobs.store / "uploads"
         self.most_upload_bytes = most_upload_bytes or uploads.most_bytes()
 
@@ -55,45 +55,48 @@ class Service:
         self.access.require_inside(arguments, self.store.path)
         self.store.path.mkdir(parents=True, exist_ok=True)
         job = self.jobs.submit(verb, arguments, by=visitor.name, cwd=self.store.path)
-        audit(self.store.path, visitor.name, "submit", job=job.id, verb=verb, arguments=arguments)
+        audit(self.store.desk, visitor.name, "submit", job=job.id, verb=verb, arguments=arguments)
         return job
 
     def cancel(self, id: str, visitor: Visitor) -> Job:
         """Ask a job to end. Refused without the token; UserError if there is nothing to cancel."""
         self.access.require(visitor)
         job = self.jobs.cancel(id, by=visitor.name)
-        audit(self.store.path, visitor.name, "cancel", job=id)
+        audit(self.store.desk, visitor.name, "cancel", job=id)
         return job
 
     def resume(self, id: str, visitor: Visitor) -> Job:
         """Go on with the replay of a job that ended early. Refused without the token; UserError if it began no run."""
         self.access.require(visitor)
         job = self.jobs.resume(id, by=visitor.name)
-        audit(self.store.path, visitor.name, "resume", job=job.id, of=id)
+        audit(self.store.desk, visitor.name, "resume", job=job.id, of=id)
         return job
 
     def remove(self, id: str, visitor: Visitor) -> None:
         """Delete the record of a job that has ended. Refused without the token."""
         self.access.require(visitor)
         self.jobs.remove(id)
-        audit(self.store.path, visitor.name, "remove", job=id)
+        audit(self.store.desk, visitor.name, "remove", job=id)
 
     def upload(self, name: str, pieces: Iterable[bytes], visitor: Visitor) -> Uploaded:
-        """Keep a file; its `path` is for `traces ingest`. Refused without the token; UserError if it is unfit."""
+        """Keep a file; its `path` is for `traces ingest`. Refused without the token; UserError if it is unfit, and on
+        an object store: only jobs read uploads, and its jobs are not run here.
+        """
         self.access.require(visitor)
+        _ = self.store.path
         return self.uploaded(uploads.receive(self.uploads, name, pieces, self.most_upload_bytes), visitor)
 
     def uploaded(self, found: Uploaded, visitor: Visitor) -> Uploaded:
         """Write an upload that came in to the audit log."""
         details = {key: found.to_json()[key] for key in ("upload", "name", "bytes", "sha256")}
-        audit(self.store.path, visitor.name, "upload", **details)
+        audit(self.store.desk, visitor.name, "upload", **details)
         return found
 
     def remove_upload(self, upload: str, visitor: Visitor) -> None:
         """Delete an uploaded file; what was ingested from it stays. Refused without the token."""
         self.access.require(visitor)
         uploaded.remove(self.uploads, upload)
-        audit(self.store.path, visitor.name, "remove upload", upload=upload)
+        audit(self.store.desk, visitor.name, "remove upload", upload=upload)
 
     def delete_traces(self, id: str, visitor: Visitor) -> Job:
         """Delete a trajectory, or all of one ingest, with everything derived from it, as a job.
@@ -101,6 +104,7 @@ class Service:
         Uploads it was read from go at once: they hold it as it was before redaction. UserError if nobody knows the id.
         """
         self.access.require(visitor)
+        _ = self.store.path
         known = self.store.query(
             "SELECT run_id FROM trajectories WHERE trajectory_id = ? OR run_id = ? "
             "UNION SELECT run_id FROM requests WHERE run_id = ? "
@@ -108,7 +112,7 @@ class Service:
             [id, id, id, id],
         )["run_id"].to_pylist()
         if not known:
-            raise UnknownTraces(f"no trajectory and no ingest run {id!r} in {self.store.path}")
+            raise UnknownTraces(f"no trajectory and no ingest run {id!r} in {self.store}")
         for run in known:
             paths = self.store.info(run).config.get("paths", [])
             for upload in uploaded.of_words(self.uploads, [str(path) for path in paths], self.jobs.store):
