@@ -1,12 +1,12 @@
 from dataclasses import replace
 
 import pytest
-from worlds import TE, closed, deployment, scenario
+from worlds import SLOS, TE, closed, deployment, scenario
 
 from kvmill.simulator.attribution import attribution, attribution_text, idle
-from kvmill.simulator.bench import Bench, Variant
+from kvmill.simulator.bench import Bench, Shelf, Variant
 from kvmill.simulator.run import run_fleet
-from kvmill.simulator.search import bracket
+from kvmill.simulator.search import Side, bracket
 from kvmill.simulator.session import EFFECTS
 
 LOAD = closed(40, tool=1500, out=150)
@@ -50,6 +50,40 @@ def test_turns_that_nobody_takes_and_seconds_that_nobody_spends_are_worth_nothin
         assert not idle(bench, Variant(1), "held")
         assert all(idle(bench, Variant(0), effect) for effect in EFFECTS)
         assert not bench.results
+
+
+class ByTable:
+    """A bench of replicas of two GPUs each, whose fleets meet from a size on, by what is switched off.
+
+    In the last replication one replica more is needed where `held` is off.
+    """
+
+    def __init__(self, sizes):
+        self.scenarios = [scenario(LOAD, policy, deployment(40_000, tp=2)) for policy in ("full", TE)]
+        self.shelf, self.sizes = Shelf(self.scenarios), sizes
+
+    def run(self, variant, replicas, seeds):
+        (effect,) = variant.without or [None]
+        needs = [self.sizes[effect] + (effect == "held" and seed == max(SEEDS)) for seed in seeds]
+        times = [0.5 if replicas >= need else 4.0 for need in needs]
+        return [Ran({slo.key: x * slo.limit_s for slo in SLOS}) for x in times]
+
+
+class Ran:
+    def __init__(self, values):
+        self.values = values
+
+    def meets(self, slos):
+        return all(self.values[slo.key] <= slo.limit_s for slo in slos)
+
+
+def test_effects_are_counted_in_gpus_not_in_replicas():
+    bench = ByTable({None: 10, "held": 15, "prefix": 9, "seconds": 10})
+    full, side = (Side(Variant(i), 1, count, count, count, {}, 64) for i, count in enumerate((16, 10)))
+    found = attribution(bench, side, full, SEEDS, 64)
+    assert found["attribution"] == {"held": 10, "prefix": -2, "seconds": 0, "turns": 0, "together": 12 - 8}
+    assert found["attribution_low"] == {"held": 10, "prefix": -2, "seconds": 0, "turns": 0}
+    assert found["attribution_high"] == {"held": 12, "prefix": -2, "seconds": 0, "turns": 0}
 
 
 def test_the_table_shows_signs_and_spans():

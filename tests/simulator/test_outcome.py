@@ -88,6 +88,21 @@ def test_throughput_counts_what_ends_after_the_warm_up_whenever_it_came():
     assert found.throughput_tokens_per_s == pytest.approx(5000 / 38)
 
 
+def test_the_share_that_was_never_served_is_of_all_that_came_and_saturates_by_itself():
+    """Five at once, two at a time: when the first two end, two decode and one waits. No queue has grown."""
+    fleet, world = fleet_of(at_once(5, out=1000), max_sequences=2)
+    end = 1.0
+    while len(fleet.turns) < 2:
+        end += 0.5
+        fleet.env.run(until=end)
+    seen = observe(fleet, 0.0, end)
+    assert (len(seen.finished), seen.open, seen.unserved) == (2, 2, 1)
+    found = summarise(fleet, (), world.cost, warm=0.0, end=end, tp=1, seed=0, wall_s=0.0)
+    assert found.unserved_share == pytest.approx(1 / 5)
+    assert found.queue_growth == 0.0
+    assert found.saturated
+
+
 def test_a_promise_is_compared_with_a_latency_that_occurred():
     (slo,) = parse_slo(["ttft_p95=2"])
     assert promised(np.arange(200.0), slo) == 190.0

@@ -157,3 +157,71 @@ def test_a_copy_in_host_memory_is_whole_only_beside_the_prefix_of_its_group():
     here.pool.take(32)
     here.pool.share(0, 32)
     assert here.complete(live)
+
+
+def idle_world(retention="ttl:5", **fields):
+    """A replica, and a session that can be put aside there."""
+    place = deployment(retention=retention, **fields)
+    cost = CostModel.of(place)
+    replica = Replica(simpy.Environment(), place, cost, lambda *_: None)
+    plan = compile_session(SessionSpec(assemble(2000, OUT, TOOLS), (0.0, 0.0)), parse_policy("full"), place, cost)
+    return replica, Live(plan, 0), Live(plan, 1)
+
+
+@pytest.mark.parametrize("step", [0.3, 1, 9.7, 10, 10.3, 99.9, 100, 250])
+def test_a_stretch_ends_with_the_last_step_before_a_time_to_live_is_over(monkeypatch, step):
+    replica, decoding, _ = idle_world()
+    replica.decodes.add(decoding, 3000, 100)
+    span = replica.decodes.span_s
+    whole = int(step)
+    left = span(whole) + (step - whole) * (span(whole + 1) - span(whole)) if whole else step * span(1)
+    monkeypatch.setattr(replica.cache, "next_expiry_s", lambda: left)
+    over = sum(span(k) < left for k in range(1, 101))
+    assert replica.before_expiry(100) == max(1, over) == max(1, min(100, whole if step > whole else whole - 1))
+
+
+def test_the_next_time_to_live_is_that_of_the_longest_idle():
+    replica, one, other = idle_world()
+    cache = replica.cache
+    assert cache.next_expiry_s() == float("inf")
+    for session, since in ((one, 2.0), (other, 3.0)):
+        replica.pool.take(10)
+        session.blocks = 10
+        cache.keep(session, since)
+    assert cache.next_expiry_s() == 7.0
+    cache.expire(7.0 - 1e-9)
+    assert one in replica.pool.idle
+    cache.expire(7.0)
+    assert list(replica.pool.idle) == [other]
+    assert (cache.next_expiry_s(), replica.pool.free) == (8.0, replica.pool.total - 10)
+    lasting, session, _ = idle_world("lru")
+    lasting.cache.keep(session, 0.0)
+    assert lasting.cache.next_expiry_s() == float("inf")
+
+
+def test_a_request_that_was_swapped_out_pays_for_its_blocks_coming_back_and_feeds_its_last_token():
+    replica, live, _ = idle_world("lru", preemption="swap")
+    cache, plan, place = replica.cache, live.plan, deployment()
+    live.turn, live.made = 1, 20
+    live.blocks = plan.blocks(1, plan.after[1] + 20)
+    replica.pool.take(live.blocks)
+    held = live.blocks
+    assert cache.swap_out(live)
+    found = cache.prefill(live)
+    rows = RAW + 20
+    assert (found.start, found.feed, found.end, found.need) == (rows - 1, 1, rows, held)
+    assert found.pay == pytest.approx(held * 16 * place.geometry.row_bytes("bf16") / place.gpu.link_bandwidth)
+
+
+def test_of_what_is_left_the_blocks_of_constant_state_hold_no_rows():
+    place = deployment(20_000, "qwen3.5-27b", "h200", coarse_tokens=528)
+    cost = CostModel.of(place)
+    plan = compile_session(SessionSpec(assemble(2000, OUT, TOOLS), (0.0, 0.0)), parse_policy("full"), place, cost)
+    cache, live = Residency(place, cost), Live(plan, 0, 1)
+    assert plan.extra[0] * 16 >= 528, "more than one coarse block, were it rows"
+    live.blocks = plan.blocks(0, plan.rows(0))
+    cache.pool.take(live.blocks)
+    cache.keep(live, 0.0)
+    assert cache.found(live) == (528 * 3, True)
+    cache.pool.evict(live, live.blocks - plan.extra[0] - 2 * 528 // 16)
+    assert cache.found(live) == (528 * 2, False)

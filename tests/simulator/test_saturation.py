@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from worlds import SLOS, closed, deployment, scenario, sessions
 
+from kvmill.simulator import saturation
 from kvmill.simulator.run import run_fleet
-from kvmill.simulator.saturation import GROWING, crowding, growth, kendall_tau, queue_at
+from kvmill.simulator.saturation import GROWING, RISING, crowding, growth, kendall_tau, queue_at
 from kvmill.simulator.workload import Workload
 
 
@@ -39,6 +40,19 @@ def test_a_queue_that_wanders_does_not_grow():
             firsts[i] = free
             free += rng.exponential(1.0)
         assert growth(arrivals, firsts, arrivals[1000], arrivals[-1]) < GROWING
+
+
+def test_only_a_queue_that_rises_all_along_grows(monkeypatch):
+    """The same thirds in the mean, in two orders: one wanders up, the other rises."""
+    first, middle, last = list(range(7)), [9, 0, 12, 0, 12, 0, 9], list(range(7, 14))
+    wandering = np.array([*first[::-1], *middle, *last[::-1]])
+    rising = np.array([*first, *sorted(middle), *last])
+    assert 0 < kendall_tau(wandering) < RISING < kendall_tau(rising)
+    found = []
+    for series in (wandering, rising):
+        monkeypatch.setattr(saturation, "queue_at", lambda *_, series=series: series)
+        found.append(growth(np.linspace(0, 1, 50), np.ones(50), 0.0, 1.0))
+    assert found == [0.0, pytest.approx(7 * 20 / 14 / 50)]
 
 
 def test_crowding_is_littles_law():
