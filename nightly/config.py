@@ -148,6 +148,7 @@ def _plan(raw: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
     named = {name for function in (plan_named, given) for name in inspect.signature(function).parameters}
     _known(raw, {*named, *FILL, *REPLICA} - _NOT_PLANNED, where)
+    Executing(raw.get("executor", "local"))
     find_geometry(raw["model"]), find_gpu(raw["gpu"]), parse_slo(raw["slo"])  # before a night is spent on it
     return raw
 

@@ -10,8 +10,8 @@ from ..errors import UserError, unknown
 from ..traces.recall import with_probes
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
-from .looks import KEY
 from .executors.choice import Executing
+from .looks import KEY
 from .policies.registry import DEMO_POLICIES, QUICK_POLICIES, parse_policy
 from .sweep import parse_sweep, with_sweeps
 from .until_decided import Until

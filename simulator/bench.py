@@ -1,21 +1,26 @@
-"""`Bench`: runs simulations, remembers them, and spreads replications over a few processes.
+"""`Bench`: runs simulations, remembers them, and spreads replications over a few processes or a Ray cluster.
 
-Workers are spawned and get the scenarios once. The results do not depend on how many there are.
+Workers get the scenarios once. The results do not depend on how many there are, nor on where they are.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from ..errors import Incomplete
+from ..replay.executors.choice import Executing
+from ..replay.executors.cluster import machines
+from ..replay.executors.crew import Crew, Lost
+from ..replay.executors.shares import share_out
 from .outcome import SimResult
 from .run import Scenario, run_fleet
 
 MOST_WORKERS = 8  # each holds the session plans of every policy
+LOCAL = Executing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +91,29 @@ def _run(job: Job) -> SimResult:
     return _shelf.run(job)
 
 
-def cores() -> int:
-    """Processor cores that this process may use."""
-    usable = getattr(os, "sched_getaffinity", None)  # not on every system
-    return len(usable(0)) if usable else os.cpu_count() or 1
-
-
 class Bench:
-    """`run` gives the results of a variant at a fleet size for several seeds; nothing is simulated twice."""
+    """`run` gives the results of a variant at a fleet size for several seeds; nothing is simulated twice.
+
+    `workers` processes of this machine simulate, or those of the connected Ray cluster (`executing`).
+    """
 
     def __init__(
-        self, scenarios: Sequence[Scenario], workers: int = 1, tick: Callable[[str], None] = lambda _: None
+        self,
+        scenarios: Sequence[Scenario],
+        workers: int = 1,
+        tick: Callable[[str], None] = lambda _: None,
+        executing: Executing = LOCAL,
     ) -> None:
         self.scenarios, self.tick = list(scenarios), tick
         self.results: dict[Job, SimResult] = {}
         self.shelf = Shelf(scenarios)
         self.firsts: dict[int, int] = {}  # scenario → the first one that is the same to a replica
         self.pool: ProcessPoolExecutor | None = None
-        if min(workers, MOST_WORKERS) > 1:
+        self.crew: Crew | None = None
+        if executing.executor == "ray":
+            share = share_out(machines(), workers=executing.workers, threads=1, on_gpus=False)
+            self.crew = Crew(share, Shelf, self.scenarios)
+        elif min(workers, MOST_WORKERS) > 1:
             self.pool = ProcessPoolExecutor(
                 min(workers, MOST_WORKERS),
                 multiprocessing.get_context("spawn"),
@@ -119,17 +129,30 @@ class Bench:
     ) -> None:
         if self.pool is not None:
             self.pool.shutdown(wait=True, cancel_futures=True)
+        if self.crew is not None:
+            self.crew.close()
 
     def run(self, variant: Variant, replicas: int, seeds: Sequence[int]) -> list[SimResult]:
         """One result per seed, in order."""
         if variant == Variant(variant.index, variant.slowdown, load=variant.load):
             variant = replace(variant, index=self.first_like(variant.index))
         missing = [(variant, replicas, seed) for seed in seeds if (variant, replicas, seed) not in self.results]
-        fresh = self.pool.map(_run, missing) if self.pool else map(self.shelf.run, missing)
-        for job, result in zip(missing, fresh, strict=True):
+        for job, result in self._simulated(missing):
             self.results[job] = result
             self.tick(f"{self.scenarios[variant.index].policy} on {result.gpus} GPUs")
         return [self.results[variant, replicas, seed] for seed in seeds]
+
+    def _simulated(self, jobs: Sequence[Job]) -> Iterable[tuple[Job, SimResult]]:
+        if self.crew is not None:
+            return self._on_crew(self.crew, jobs)
+        return zip(jobs, self.pool.map(_run, jobs) if self.pool else map(self.shelf.run, jobs), strict=True)
+
+    def _on_crew(self, crew: Crew, jobs: Sequence[Job]) -> Iterator[tuple[Job, SimResult]]:
+        for job, outcome in crew.stream(jobs, "run", arguments=lambda job: (job,)):
+            if isinstance(outcome, Lost):
+                what = f"{self.scenarios[job[0].index].policy} on {job[1]} replicas"
+                raise Incomplete(f"the worker processes died that simulated {what} ({outcome.why})")
+            yield job, outcome
 
     def first_like(self, index: int) -> int:
         """The first scenario whose sessions are the same to a replica: on a log of single turns every policy that

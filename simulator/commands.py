@@ -10,6 +10,7 @@ import typer
 
 from ..console import Progress, answer, guarded
 from ..errors import NoAnswer
+from ..replay.executors.shares import cores
 from .flags import load_flags, machine_flags, sharing
 
 if TYPE_CHECKING:
@@ -98,19 +99,22 @@ def plan_command(
     ] = 10,
     max_gpus: Annotated[int, typer.Option(help="no fleet beyond this many GPUs is looked at", min=1, max=16_384)] = 512,
     seed: Seed = 0,
+    executor: Annotated[str, typer.Option(help="local: processes of this machine; ray: those of a cluster")] = "local",
+    workers: Annotated[int | None, typer.Option(help="processes that simulate [all cores]", min=1)] = None,
+    ray_address: Annotated[str | None, typer.Option(help="a running Ray cluster [env RAY_ADDRESS]")] = None,
     as_json: Json = False,
     store: StorePath = None,
     **shared: Any,
 ) -> None:
     """The fewest GPUs that keep the promises, per policy, with intervals and what is saved against `full`."""
     from .answers import plan_named
-    from .bench import cores
 
     tick = steps("plan", "simulations", max(2, len(policy or [])) * (4 * replications + RUNS_AROUND))
     found = plan_named(
         workload, model, gpu, policies=policy, run=run, slo=slo or [], price=price, method=method, sweep=sweep or [],
         max_load=max_load, gpus=gpus, attribute=attribute, replications=replications, max_gpus=max_gpus, seed=seed,
-        store=_store(store), workers=cores(), tick=tick, **_sized(shared),
+        store=_store(store), workers=workers or (cores() if executor == "local" else None), executor=executor,
+        ray_address=ray_address, tick=tick, **_sized(shared),
     )  # fmt: skip
     answer(found, as_json, lambda: _text_of(found))
     rows = found.get("sweep") or found["plans"]

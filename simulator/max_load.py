@@ -8,8 +8,9 @@ from typing import Any
 
 from ..console import table
 from ..errors import UserError
+from ..replay.executors.choice import Executing
 from ..replay.profile import PolicyProfile
-from .bench import Bench, Variant
+from .bench import LOCAL, Bench, Variant
 from .bounds import demand, resident_blocks
 from .given import Given
 from .outcome import SimResult
@@ -44,6 +45,7 @@ def max_load(
     replications: int = 10,
     seed: int = 0,
     workers: int = 1,
+    executing: Executing = LOCAL,
     turns: int = TURNS,
     tick: Callable[[str], None] = lambda _: None,
     record: Callable[[Scenario, SimResult], None] = lambda scenario, result: None,
@@ -60,7 +62,7 @@ def max_load(
         raise UserError(f"--gpus {gpus}: must be a multiple of the tensor-parallel size {deployment.tp}")
     scenarios = scenarios_of(found.load, deployment, slos, known, turns, found.fleet)
     seeds = [seed * 1000 + r for r in range(replications)]
-    with Bench(scenarios, workers, tick) as bench:
+    with Bench(scenarios, workers, tick, executing) as bench:
         rows = [_row(bench, i, gpus // deployment.tp, seeds, known, record) for i in range(len(scenarios))]
     for row in rows:
         both = row["max_load"] and rows[0]["max_load"]

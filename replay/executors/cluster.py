@@ -45,53 +45,63 @@ def connected(address: str | None = None) -> Iterator[None]:
     cluster at the address.
     """
     ray = ray_itself()
-    if ray.is_initialized():
-        yield
-        return
     with ExitStack() as stack:
+        if not ray.is_initialized():
+            address = address or os.environ.get("RAY_ADDRESS") or None
+            stack.enter_context(started() if address is None else _joined(address))
         stack.enter_context(redirect_stdout(sys.stderr))  # Ray tells of dead workers on stdout, where answers belong
-        stack.enter_context(_own_signals())
-        logger = logging.getLogger("ray")
-        stack.callback(logger.setLevel, logger.level)
-        logger.setLevel(logging.ERROR)
-        address = address or os.environ.get("RAY_ADDRESS") or None
-        if address is None:
-            _start(ray, stack)
-        else:
-            stack.callback(ray.shutdown)
-            _join(ray, address)
         yield
 
 
-def _join(ray: Any, address: str) -> None:
+@contextmanager
+def started() -> Iterator[None]:
+    """A cluster of this machine, behind a token of its own, in a folder that only this user can read."""
+    ray = ray_itself()
+    with ExitStack() as stack:
+        _prepare(stack)
+        stack.enter_context(_environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": None, **_own_token()}))
+        folder = Path(tempfile.mkdtemp(prefix="kvmill-", dir=_short_folder()))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.callback(ray.shutdown)
+        note(f"starting a Ray cluster on this machine, {cores()} cores")
+        ray.init(
+            address="local",
+            num_cpus=cores(),
+            include_dashboard=False,
+            object_store_memory=_STORE_BYTES,
+            log_to_driver=False,
+            configure_logging=False,
+            _temp_dir=str(folder / "ray"),  # Ray opens its own folder to everybody: the one above it stays shut
+        )
+        yield
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
     host, _, port = address.rpartition(":")
     if "://" in address or (address != "auto" and not (host and port.isdigit())):
         raise UserError(f"Ray cluster {address!r}: give HOST:PORT or auto, on a machine of the cluster")
-    try:
-        if address != "auto":  # Ray itself tries for a minute
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(f"no Ray cluster at {address} ({first}); start one with `ray start --head`") from None
+    ray = ray_itself()
+    with ExitStack() as stack:
+        _prepare(stack)
+        stack.callback(ray.shutdown)
+        try:
+            if address != "auto":  # Ray itself tries for a minute
+                socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise UserError(f"no Ray cluster at {address} ({first}); start one with `ray start --head`") from None
+        yield
 
 
-def _start(ray: Any, stack: ExitStack) -> None:
-    """A cluster of this machine, behind a token of its own, in a folder that only this user can read."""
-    stack.enter_context(_environment({"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": None, **_own_token()}))
-    folder = Path(tempfile.mkdtemp(prefix="kvmill-", dir=_short_folder()))
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    stack.callback(ray.shutdown)
-    note(f"starting a Ray cluster on this machine, {cores()} cores")
-    ray.init(
-        address="local",
-        num_cpus=cores(),
-        include_dashboard=False,
-        object_store_memory=_STORE_BYTES,
-        log_to_driver=False,
-        configure_logging=False,
-        _temp_dir=str(folder / "ray"),  # Ray opens its own folder to everybody: the one above it stays shut
-    )
+def _prepare(stack: ExitStack) -> None:
+    """Ray takes SIGTERM over, and tells much; afterwards all is as it was."""
+    if threading.current_thread() is threading.main_thread():
+        stack.callback(signal.signal, signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
+    logger = logging.getLogger("ray")
+    stack.callback(logger.setLevel, logger.level)
+    logger.setLevel(logging.ERROR)
 
 
 @functools.cache
@@ -127,19 +137,6 @@ def _set(values: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM over; afterwards it is as it was."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def machines() -> list[Machine]:

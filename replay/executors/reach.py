@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import UserError
+from ...traces.places import is_uri
 from ...traces.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The store's place, and the token that lies there as long as the run lasts."""
+    """The store's place, and the token that lies there as long as the run lasts, if it is a folder."""
 
     place: str
     token: str
@@ -21,14 +22,14 @@ class Reach:
     @classmethod
     def opened(cls, store: Store) -> Reach:
         """Leave a token. UserError where the store cannot be written."""
-        found = cls(str(store.path.resolve()), secrets.token_hex(8))
+        found = cls(store.where, secrets.token_hex(8))
+        if is_uri(found.place):  # it is the same one from everywhere
+            return found
         try:
-            store.path.mkdir(parents=True, exist_ok=True)
+            found._file.parent.mkdir(parents=True, exist_ok=True)
             found._file.touch()
         except OSError as error:
-            raise UserError(
-                f"store {store.path} cannot be written ({error.strerror}); give a folder with --store"
-            ) from None
+            raise UserError(f"store {store} cannot be written ({error.strerror}); give a folder with --store") from None
         return found
 
     @property
@@ -36,14 +37,19 @@ class Reach:
         return Path(self.place) / f".reach-{self.token}"
 
     def store(self) -> Store:
-        """The store, in a worker's process. UserError where it is another folder, or none."""
+        """The store, in a worker's process. UserError where it is another folder, or none, or cannot be reached."""
+        if is_uri(self.place):
+            store = Store.open(self.place)
+            store.runs()
+            return store
         if not self._file.is_file():
             raise UserError(
                 f"machine {platform.node()} of the cluster does not see the store {self.place}: "
-                "give a folder that all its machines share with --store"
+                "give a folder that all its machines share with --store, or an object store"
             )
         return Store.open(self.place)
 
     def close(self) -> None:
         """Take the token away."""
-        self._file.unlink(missing_ok=True)
+        if not is_uri(self.place):
+            self._file.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -13,42 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from replaying import POLICIES, TABLES, replay, rows, some
 from tiny import save_tiny
 
 from kvmill.errors import UserError
 from kvmill.replay.fanout import run_replay
 from kvmill.replay.policies.te_state import TokenEvictionState
-from kvmill.traces import samples
 from kvmill.traces.store import Store
 from kvmill.traces.trajectory import Trajectory
-
-POLICIES = ["te(proxy=assistant,delay=1,keep=0.2)", "random(keep=0.2)"]
-TABLES = ("cells", "turn_metrics", "probes", "kept")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(save_tiny(tmp_path_factory.mktemp("tiny-model")))
-
-
-def some(count: int, turns: int = 3) -> list[Trajectory]:
-    """Bundled samples cut to a few turns, probes about those."""
-    cut = []
-    for t in samples.load()[:count]:
-        probes = tuple(p for p in t.probes if p.fact_turn < turns)
-        cut.append(replace(t, turns=t.turns[:turns], probes=probes))
-    return cut
-
-
-def replay(store: Store, model: str, count: int = 2, **more: object) -> str:
-    arguments = {"policies": POLICIES, "dtype": "float32", "threads": 1, "progress": False, **more}
-    return run_replay(store=store, trajectories=some(count), model=model, **arguments)  # type: ignore[arg-type]
-
-
-def rows(store: Store, run: str, table: str) -> list[str]:
-    """The rows of a run without what may differ: its id, and seconds."""
-    mine = store.query(f"select * from {table} where run_id = ?", [run]).to_pylist()
-    return sorted(json.dumps({k: v for k, v in r.items() if k != "run_id" and not k.endswith("_s")}) for r in mine)
 
 
 def test_a_run_stores_every_cell_and_its_rows_agree(tmp_path: Path, model: str) -> None:

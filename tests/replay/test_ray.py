@@ -1,0 +1,252 @@
+"""Replays on a real local cluster of two workers: the rows are those of this process, whatever dies on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from replaying import POLICIES, TABLES, replay, rows, some
+from tiny import save_tiny
+
+from kvmill.errors import UserError
+from kvmill.replay.cells import Job
+from kvmill.replay.executors import remote, worker
+from kvmill.replay.executors.crew import Crew, Lost
+from kvmill.replay.executors.shares import Share
+from kvmill.simulator.answers import plan_named
+from kvmill.traces.run import Run
+from kvmill.traces.store import Store
+
+pytest.importorskip("ray", reason="Ray is not installed (pip install 'kvmill[ray]')")
+
+TWO = Share(workers=2, threads=1, gpus=0)
+RAY = {"executor": "ray", "workers": 2}
+ONE = {"executor": "ray", "workers": 1}  # a worker takes seconds to begin
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """One cluster for all tests of this file; runs inside use it and leave it open."""
+    from kvmill.replay.executors.cluster import started
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kvmill.replay.executors.cluster.cores", lambda: 2)
+        with started():
+            yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny(tmp_path_factory.mktemp("tiny-model")))
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, model: str) -> tuple[Store, str]:
+    """The same run in this process, to compare with."""
+    store = Store.open(tmp_path_factory.mktemp("local"))
+    return store, replay(store, model, count=4)
+
+
+def workers_at_work() -> list[psutil.Process]:
+    """Processes of workers of ours. Ray writes what they do into their titles."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is none either
+            found += [each] if any("Host" in word for word in each.cmdline()) else []
+    return found
+
+
+def same_rows(one: tuple[Store, str], other: tuple[Store, str]) -> None:
+    for table in TABLES:
+        assert rows(*one, table) == rows(*other, table)
+
+
+def test_a_killed_worker_costs_nothing_but_time(
+    tmp_path: Path, model: str, local: tuple[Store, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    store, adopt, killed = Store.open(tmp_path), Run.adopt, list[int]()
+
+    def and_kill(self: Run, *args: Any, **more: Any) -> None:
+        adopt(self, *args, **more)
+        if not killed:
+            victim = workers_at_work()[0]
+            killed.append(victim.pid)
+            victim.kill()
+
+    monkeypatch.setattr(Run, "adopt", and_kill)
+    run = replay(store, model, count=4, **RAY)
+    assert killed
+    same_rows((store, run), local)
+    info = store.info(run)
+    assert info.state == "complete"
+    assert (info.config["executor"], info.config["workers"]) == ("ray", 2)
+    assert info.config["worker"]["dtype"] == "float32"
+    assert len(info.config["worker"]["processor"]) > 2
+    assert store.check() == []
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"], "the token is gone"
+    assert workers_at_work() == []
+    assert capfd.readouterr().out == "", "answers go to stdout, what Ray tells does not"
+
+
+def test_a_cell_that_kills_its_worker_twice_is_a_failed_row_and_the_run_goes_on(
+    tmp_path: Path, model: str, local: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadly = some(4)[1].id
+
+    class Dies(worker.Replayer):  # a local class goes to the workers by value
+        def segment(self, job: Job, *more: Any) -> Any:
+            if job.trajectory.id == deadly:
+                os._exit(3)
+            return super().segment(job, *more)
+
+    monkeypatch.setattr(remote, "Replayer", Dies)
+    store = Store.open(tmp_path)
+    run = replay(store, model, count=4, **RAY)
+    assert store.info(run).state == "complete"
+    cells = store.query("select trajectory_id, policy, status, error, cell_id from cells").to_pylist()
+    failed = [cell for cell in cells if cell["status"] == "failed"]
+    assert {cell["trajectory_id"] for cell in failed} == {deadly}
+    assert sorted(cell["policy"] for cell in failed) == sorted(["full", *POLICIES])
+    assert all(cell["error"].startswith("the worker process died at it twice (") for cell in failed)
+    assert {cell["status"] for cell in cells if cell["trajectory_id"] != deadly} == {"ok"}
+    right = {cell["cell_id"] for cell in local[0].query("select cell_id from cells").to_pylist()}
+    assert {cell["cell_id"] for cell in cells} == right, "a failed cell has the identity it would have had"
+    assert store.check() == []
+
+
+def test_interrupted_on_ray_a_run_goes_on_here(
+    tmp_path: Path, model: str, local: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, adopt, listed = Store.open(tmp_path), Run.adopt, list[str]()
+
+    def stop(self: Run, entries: Any, *, key: str) -> None:
+        if listed:
+            raise KeyboardInterrupt
+        adopt(self, entries, key=key)
+        listed.append(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "adopt", stop)
+        with pytest.raises(KeyboardInterrupt):
+            replay(store, model, count=4, **ONE)
+    (info,) = store.runs("replay")
+    assert (info.state, list(info.keys)) == ("incomplete", listed)
+    assert workers_at_work() == []
+    assert replay(store, model, count=4, resume=info.run_id) == info.run_id
+    assert store.info(info.run_id).config["executor"] == "local"
+    same_rows((store, info.run_id), local)
+    assert store.check() == []
+
+
+def test_interrupted_here_a_closed_run_goes_on_on_ray(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = {"mode": "closed", "max_turns": 3, "max_action_tokens": 8, "seed_turns": 1}
+    store, straight, add = Store.open(tmp_path / "a"), Store.open(tmp_path / "b"), Run.add
+    whole = replay(straight, model, count=2, **closed)
+
+    def stop(self: Run, *args: Any, **more: Any) -> None:
+        add(self, *args, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "add", stop)
+        with pytest.raises(KeyboardInterrupt):
+            replay(store, model, count=2, **closed)
+    run = store.runs("replay")[0].run_id
+    assert len(store.info(run).keys) == 1
+    replay(store, model, count=2, resume=run, **closed, **ONE)
+    assert store.info(run).config["executor"] == "ray"
+    same_rows((store, run), (straight, whole))
+
+
+def test_what_a_worker_refuses_is_said_in_its_words_and_no_run_is_begun(tmp_path: Path, model: str) -> None:
+    store = Store.open(tmp_path)
+    with pytest.raises(UserError, match="no-such-model"):
+        replay(store, "no-such-model", **ONE)
+    assert store.runs() == []
+    assert workers_at_work() == []
+
+
+def test_workers_that_differ_are_refused() -> None:
+    team = object.__new__(remote.Remote)
+    team._first = None
+    here = {**remote.manifest.versions(), "dtype": "float32", "processor": "A"}
+    team._welcome(here)
+    with pytest.raises(UserError, match="a worker's processor is B, not A"):
+        team._welcome({**here, "processor": "B"})
+    with pytest.raises(UserError, match=r"a worker's kvmill is 0\.0\.0, not"):
+        team._welcome({**here, "kvmill": "0.0.0"})
+
+
+def test_jobs_of_a_crew_run_beside_each_other_or_one_at_a_time_on_a_machine() -> None:
+    class Looks:
+        def look(self, seconds: float) -> tuple[int, bool, str]:
+            time.sleep(seconds)
+            return os.getpid(), importlib.util.find_spec("kernels") is None, os.environ.get("OMP_NUM_THREADS", "")
+
+    crew = Crew(TWO, Looks)
+    try:
+        together = [found for _, found in crew.stream(range(8), "look", arguments=lambda _: (0.2,))]
+        alone = [found for _, found in crew.stream(range(3), "look", arguments=lambda _: (0.0,), alone=True)]
+    finally:
+        crew.close()
+    assert len({pid for pid, _, _ in together}) == 2
+    assert len({pid for pid, _, _ in alone}) == 1
+    assert all(hidden for _, hidden, _ in together), "our folder `kernels` is no package of that name in a worker"
+
+
+def test_only_the_job_that_kills_is_blamed() -> None:
+    class Fragile:
+        def take(self, job: int) -> int:
+            time.sleep(0.05)
+            if job in (2, 5):
+                os._exit(1)
+            return job * job
+
+    crew = Crew(TWO, Fragile)
+    try:
+        found = dict(crew.stream(range(9), "take", arguments=lambda job: (job,)))
+    finally:
+        crew.close()
+    lost = {job for job, outcome in found.items() if isinstance(outcome, Lost)}
+    assert lost == {2, 5}
+    assert {job: found[job] for job in found if job not in lost} == {j: j * j for j in range(9) if j not in lost}
+
+
+def test_what_a_worker_raises_is_raised_and_workers_that_cannot_start_are_given_up() -> None:
+    class Raises:
+        def fail(self, job: int) -> None:
+            raise {0: UserError("say this"), 1: OSError(28, "No space left on device", "x"), 2: KeyError("a bug")}[job]
+
+    class Stillborn:
+        def __init__(self) -> None:
+            os._exit(1)
+
+    for job, kind in ((0, UserError), (1, OSError), (2, KeyError)):
+        crew = Crew(Share(1, 1, 0), Raises)
+        with pytest.raises(kind) as raised:
+            list(crew.stream([job], "fail", arguments=lambda job: (job,)))
+        crew.close()
+        assert job != 1 or raised.value.errno == 28
+    crew = Crew(Share(1, 1, 0), Stillborn)
+    with pytest.raises(UserError, match="3 workers died while they started"):
+        list(crew.stream([0], "any", arguments=lambda job: ()))
+    crew.close()
+
+
+def test_a_plan_on_a_cluster_is_the_plan_of_this_process(tmp_path: Path) -> None:
+    asked = {"slo": {"ttft_p95": 2, "tpot_p95": 0.05}, "agents": 30, "replications": 2, "turns": 150, "save": False}
+    asked |= {"store": tmp_path, "policies": ["te(proxy=assistant,delay=1,keep=0.2)"], "sensitivity": False}
+    here, there = (
+        plan_named("samples", "qwen3.5-27b", "h200", **asked, **where)
+        for where in ({}, {"executor": "ray", "workers": 2})
+    )
+    assert here == there
