@@ -136,10 +136,16 @@ def gpus_by_tolerance(rows: Rows) -> alt.Chart:
             x=alt.X("tolerance:Q", title="accuracy that may be lost (points, measured)", axis=alt.Axis(format="%")),
             y=alt.Y("gpus:Q", title="GPUs needed (simulated)", scale=alt.Scale(zero=True)),
             color=alt.Color(
-                "reading:N", title="loss, by its", scale=alt.Scale(domain=readings, range=[theme.SKY, theme.BLUE])
+                "reading:N",
+                title="loss, by its",
+                legend=_legend(),
+                scale=alt.Scale(domain=readings, range=[theme.SKY, theme.BLUE]),
             ),
             strokeDash=alt.StrokeDash(
-                "reading:N", title="loss, by its", scale=alt.Scale(domain=readings, range=[_DASH, [1, 0]])
+                "reading:N",
+                title="loss, by its",
+                legend=_legend(),
+                scale=alt.Scale(domain=readings, range=[_DASH, [1, 0]]),
             ),
             tooltip=[
                 alt.Tooltip("tolerance:Q", format=".0%"),

@@ -65,7 +65,7 @@ if own and untouched and queries_capacity.identity(own.config) != queries_capaci
 
 answer = said.spoken(told, full, row) if row else None
 st.subheader("Answer · simulated" if row else "Answer · estimated bound")
-st.caption(f"Of {plain(policy)}" + (f", plan {row['run_id']}." if row else ", while nothing is simulated for it."))
+st.caption(f"Of {plain(policy)}" + (f", {row['run_id']}." if row else ", while nothing is simulated for it."))
 try:
     with st.spinner("Working out the closed forms of this policy"):
         bounds = [capacity_bounds.bound(setting, text, store, ask.replay) for text in ("full", policy)]
