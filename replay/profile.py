@@ -11,8 +11,8 @@ class PolicyProfile:
 
     Accuracy figures are shares in [0, 1] with 95 % cluster-bootstrap intervals over `n` trajectories;
     `difference*` is policy minus `full`, paired by trajectory. `extra_turns` is the relative growth in turns
-    (0.5 = half as many again) from closed-loop runs only. `keep_measured` is the mean share of tokens kept, where the
-    policy's footprint is only a bound. `label_scorers` says what the accuracy is of (`scored`).
+    (0.5 = half as many again) from closed-loop runs only, 0 for `full` itself. `keep_measured` is the mean share of
+    tokens kept, where the policy's footprint is only a bound. `label_scorers` says what the accuracy is of (`scored`).
     """
 
     policy: str
@@ -30,3 +30,8 @@ class PolicyProfile:
     extra_turns: float | None = None
     keep_measured: float | None = None
     extra_turns_source: str = "assumed none: no closed-loop run"
+
+    def __post_init__(self) -> None:
+        if self.policy == "full":  # what turns are extra to
+            object.__setattr__(self, "extra_turns", 0.0)
+            object.__setattr__(self, "extra_turns_source", "none by definition: full is the reference")

@@ -165,6 +165,9 @@ def test_not_measured_is_null(headline):
     row = headline["plans"][1]
     assert row["quality_model"] is row["quality_n"] is row["extra_turns"] is row["answer_accuracy"] is None
     assert row["extra_turns_source"].startswith("assumed none")
+    full = headline["plans"][0]
+    assert (full["policy"], full["extra_turns"]) == ("full", 0)
+    assert full["extra_turns_source"] == "none by definition: full is the reference"
 
 
 EASY = parse_slo(["ttft_p95=4", "tpot_p95=0.1"])

@@ -228,7 +228,8 @@ def test_a_profile_joins_quality_and_turns_of_two_runs_of_one_model(tmp_path: Pa
     assert profile.extra_turns == pytest.approx(0.5)
     assert profile.extra_turns_source.startswith(f"closed-loop run {newest} with m: +50% turns, 95 % interval +20% to")
     assert profile.extra_turns_source.endswith("10 of 10 pairs with full tell, 1 of them cut at a limit")
-    assert profiles(store)["full"].extra_turns is None
+    full = profiles(store)["full"]
+    assert (full.extra_turns, full.extra_turns_source) == (0, "none by definition: full is the reference")
     assert profiles(store, newest)[TE].extra_turns == pytest.approx(0.5)
     assert profiles(store, newest)[TE].run == quality, "a closed loop measures the agent, not the cache"
 
