@@ -17,6 +17,8 @@ UNSERVED = 0.05  # share of turns never served, beyond which a fleet is said to 
 MOSTLY = 0.7  # of a limit that a lone decode step takes, beyond which no fleet size helps much
 LIGHT_LOAD = 0.3  # share of time busy, below which waiting is no cause
 MISS_SHARE = 0.01  # turns that find their cache gone, beyond which residency is said to bind
+ALONE = "; long prompts are slow even alone (raise --tp)"
+STRETCHED = "; prefills stretch the decode steps beside them (try a smaller --token-budget)"
 SPENT_ON = {"prefill": "prefill compute", "kv": "decode bandwidth", "host": "host time", "compaction": "compaction"}
 
 
@@ -199,21 +201,22 @@ def binding(result: SimResult, slos: Sequence[Slo], cost: CostModel) -> str:
 
     Weight streaming costs the same per step in every fleet, so it binds only when a lone step takes most of the limit;
     otherwise the cause is the cache when turns lose theirs, else what most of the load-dependent seconds went to.
+    Prefills break a promise about TPOT by the steps they share with decodes: chunks of the token budget are the lever.
     """
     if result.rejected:
         return "KV blocks: a session is larger than one replica's pool (raise --tp, or use a larger GPU)"
     lone_s = cost.fixed_s(1) + cost.decode_attention_s(1, 0)
-    nearest = ""
+    nearest, hint = "", ""
     if slos:
         share, slo = max(((result.values[s.key] / s.limit_s, s) for s in slos), key=lambda item: item[0])
         level = f"at {share:.0%} of its limit" if np.isfinite(share) else "beyond measure: too few turns end"
         growing = " and growing" if result.saturated else ""
         nearest = f"p{slo.percentile} {slo.metric.upper()} {level}{growing}, "
+        hint = STRETCHED if slo.metric == "tpot" else ALONE if result.busy_share < LIGHT_LOAD else ""
         if slo.metric == "tpot" and lone_s > MOSTLY * slo.limit_s:
             return f"weight streaming: {nearest}one decode step takes {lone_s * 1e3:.0f} ms even alone (raise --tp)"
     if result.miss_share > MISS_SHARE or result.preemptions:
         return f"KV blocks: {nearest}{result.miss_share:.1%} of turns find some of their cache gone"
     spent = {name: min(1.0, result.shares[name]) for name in SPENT_ON}
     biggest = max(spent, key=lambda name: spent[name])
-    alone = "; long prompts are slow even alone (raise --tp)" if result.busy_share < LIGHT_LOAD and nearest else ""
-    return f"{SPENT_ON[biggest]}: {nearest}{spent[biggest]:.0%} of busy time{alone if biggest == 'prefill' else ''}"
+    return f"{SPENT_ON[biggest]}: {nearest}{spent[biggest]:.0%} of busy time{hint if biggest == 'prefill' else ''}"

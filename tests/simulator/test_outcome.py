@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from worlds import TE, closed, deployment, scenario
+from worlds import SLOS, TE, closed, deployment, scenario
 
 from kvmill.simulator.fleet import Fleet
 from kvmill.simulator.outcome import _value as promised
-from kvmill.simulator.outcome import observe, summarise
+from kvmill.simulator.outcome import binding, observe, summarise
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.session import SessionSpec
 from kvmill.simulator.slo import parse_slo
@@ -107,3 +109,22 @@ def test_a_promise_is_compared_with_a_latency_that_occurred():
     (slo,) = parse_slo(["ttft_p95=2"])
     assert promised(np.arange(200.0), slo) == 190.0
     assert promised(np.arange(199.0), slo) == 198.0, "too few for a p95: the largest"
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "busy", "hint"),
+    [
+        (2.4, 0.02, 0.1, "; long prompts are slow even alone (raise --tp)"),
+        (2.4, 0.02, 0.9, ""),
+        (0.5, 0.06, 0.1, "; prefills stretch the decode steps beside them (try a smaller --token-budget)"),
+    ],
+    ids=["first tokens of a calm fleet", "of a busy one", "decodes beside prefills"],
+)
+def test_where_prefill_binds_the_lever_depends_on_the_promise(ttft, tpot, busy, hint):
+    world = scenario(closed(2), turns=20)
+    shown = replace(
+        run_fleet(world, 1, 0), values={"ttft_p95": ttft, "tpot_p95": tpot}, busy_share=busy, miss_share=0.0,
+        preemptions=0, rejected=0, saturated=False, shares={"prefill": 0.6, "kv": 0.1, "host": 0.1, "compaction": 0.0},
+    )  # fmt: skip
+    level = "p95 TTFT at 120%" if ttft > 2 else "p95 TPOT at 120%"
+    assert binding(shown, SLOS, world.cost) == f"prefill compute: {level} of its limit, 60% of busy time{hint}"
