@@ -106,7 +106,9 @@ def recommend(
     failed = {row["policy"]: row["failed"] for row in store.query(_SIZES, [info.run_id]).to_pylist()}
     others = [policy for policy in failed if policy != "full"]
     candidates = [
-        _candidate(policy, [r for r in rows if r["policy"] == policy], full, medians, failed, max_loss, confidence)
+        _candidate(
+            policy, [r for r in rows if r["policy"] == policy], full, medians, failed, max_loss, confidence, bool(until)
+        )
         for policy in others
     ]
     look = None
@@ -165,6 +167,7 @@ def _candidate(
     failed: dict[str, int],
     max_loss: float,
     confidence: float,
+    anytime: bool,
 ) -> Candidate:
     both = [row for row in mine if row["trajectory_id"] in full]
     both = [both[i] for i in by_draw([row["trajectory_id"] for row in both])]
@@ -178,8 +181,8 @@ def _candidate(
         peak,
         1 - peak / whole if whole else 0.0,
         1 - sum(scores) / sum(reference) if sum(reference) else None,
-        paired(d),
-        betting(d, max_loss, confidence),
+        None if anytime else paired(d),
+        1.0 if anytime else betting(d, max_loss, confidence),
         medians[policy] / medians["full"] - 1 if policy in medians and "full" in medians else None,
         _worst(both, theirs),
         needed(d, confidence),
@@ -190,9 +193,9 @@ def _candidate(
 def _proven(c: Candidate, look: Look) -> Candidate:
     """The candidate with the p value that may be looked at at any time."""
     if (proof := look.proofs.get(c.policy)) is None:
-        return replace(c, p_paired=None, p_betting=1.0, needed=None)
+        return replace(c, needed=None)
     more = proof.more(look.bar) if proof.mean > 0 else None
-    return replace(c, p_paired=None, p_betting=math.exp(-proof.good), needed=None if more is None else c.n + more)
+    return replace(c, p_betting=math.exp(-proof.good), needed=None if more is None else c.n + more)
 
 
 def _collapses(c: Candidate, family_limit: float) -> bool:
@@ -234,17 +237,20 @@ def _judged(
 
 def _worst(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> FamilyLoss | None:
     """The family with the largest loss; one in which `full` itself answers nothing has none to lose."""
-    found: list[FamilyLoss] = []
+    found: dict[str, tuple[float, list[float], list[float]]] = {}
     for family in sorted({row["family"] for row in mine}):
         pairs = [(m["score"], f["score"]) for m, f in zip(mine, theirs, strict=True) if m["family"] == family]
         scores, full = [m for m, _ in pairs], [f for _, f in pairs]
-        if sum(full) == 0:
-            continue
-        # Both as shares of the full score: 1 − ratio, with the bootstrap of the difference of means.
-        change, mean = difference(scores, full), sum(full) / len(full)
-        low, high = (None if end is None else -end / mean for end in (change.high, change.low))
-        found.append(FamilyLoss(family, 1 - sum(scores) / sum(full), low, high, len(pairs)))
-    return max(found, key=lambda f: f.loss, default=None)
+        if sum(full):
+            found[family] = 1 - sum(scores) / sum(full), scores, full
+    if not found:
+        return None
+    family = max(found, key=lambda name: found[name][0])
+    loss, scores, full = found[family]
+    # Both as shares of the full score: 1 − ratio, with the bootstrap of the difference of means.
+    change, mean = difference(scores, full), sum(full) / len(full)
+    low, high = (None if end is None else -end / mean for end in (change.high, change.low))
+    return FamilyLoss(family, loss, low, high, len(scores))
 
 
 def _reason(

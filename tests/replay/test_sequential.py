@@ -109,6 +109,18 @@ def test_what_has_no_answer_changes_nothing() -> None:
     assert good[1:3] == pytest.approx(good[0])
 
 
+def test_the_capital_against_a_policy_is_half_overall_and_half_among_all_families() -> None:
+    """With one family, held to the same limit, both halves make the same bets; families not drawn yet keep theirs."""
+    rng = np.random.default_rng(7)
+    full = rng.integers(4, 9, 40) / 8
+    limits: dict[str, Any] = {"max_loss": LOSS, "family_loss": LOSS, "available": 10**6}
+    _, alone = log_capitals(full / 2, full, ["a"] * 40, kinds=1, **limits)
+    assert alone == pytest.approx(wealth(-differences(full / 2, full, LOSS), 1.0, 10**6))
+    _, three = log_capitals(full / 2, full, ["a"] * 40, kinds=3, **limits)
+    assert np.exp(three) == pytest.approx(np.exp(alone) / 2 + (np.exp(alone) + 2) / 6)
+    assert math.exp(bar_for(3, 0.95)) == pytest.approx(60)
+
+
 def test_a_family_that_collapses_is_found_though_the_whole_is_not() -> None:
     rng = np.random.default_rng(3)
     families = rng.integers(0, 3, 250)
