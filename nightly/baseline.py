@@ -14,9 +14,10 @@ from ..errors import UserError
 from ..replay.gate_nouns import DRIFT, REGRESSION
 from ..replay.gate_speed import FIGURES, Past
 from ..traces.manifest import RunInfo
+from ..traces.retention import ACCEPTANCE, GREEN, NIGHT
 from ..traces.store import Store
 
-NIGHT, ACCEPTANCE, PREVIOUS, GREEN = "nightly", "acceptance", "previous", "green"
+PREVIOUS = "previous"
 _HISTORY_NIGHTS = 60
 _SPEEDS = (
     "SELECT run_id, policy, family, avg(ttft_s) AS ttft_s, avg(tpot_s) AS tpot_s FROM cells "

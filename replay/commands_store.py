@@ -1,4 +1,4 @@
-"""Commands of the store: sql, doctor, and store check, compact, remove."""
+"""Commands of the store: sql, doctor, and store check, compact, remove, prune."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     app.command()(sql)
     app.command()(doctor)
-    store = typer.Typer(help="The store: look for damage, merge files.", no_args_is_help=True)
+    store = typer.Typer(help="The store: look for damage, merge files, delete old runs.", no_args_is_help=True)
     store.command("check")(store_check)
     store.command("compact")(store_compact)
     store.command("remove")(store_remove)
+    store.command("prune")(store_prune)
     app.add_typer(store, name="store")
 
 
@@ -67,13 +68,13 @@ def store_check(store: StoreOption = None, as_json: JsonOption = False) -> None:
     opened = Store.open(store)
     problems = opened.check()
     answer(
-        {"store": str(opened.path), "problems": problems},
+        {"store": str(opened), "problems": problems},
         as_json,
-        lambda: "\n".join(problems) or f"{opened.path}: no problems in {len(opened.runs())} runs",
+        lambda: "\n".join(problems) or f"{opened}: no problems in {len(opened.runs())} runs",
     )
     if problems:
         raise UserError(
-            f"{len(problems)} problems in {opened.path}; `kvmill store compact` removes unlisted files, "
+            f"{len(problems)} problems in {opened}; `kvmill store compact` removes unlisted files, "
             "`kvmill store remove RUN` a damaged run"
         )
 
@@ -89,7 +90,7 @@ def store_remove(
 
     opened = Store.open(store)
     opened.remove(run)
-    answer({"store": str(opened.path), "removed": run}, as_json, lambda: f"{run} is gone from {opened.path}")
+    answer({"store": str(opened), "removed": run}, as_json, lambda: f"{run} is gone from {opened}")
 
 
 @guarded
@@ -99,7 +100,43 @@ def store_compact(store: StoreOption = None, as_json: JsonOption = False) -> Non
 
     opened = Store.open(store)
     removed = opened.compact()
-    answer({"store": str(opened.path), "removed": removed}, as_json, lambda: f"{opened.path}: {removed} files removed")
+    answer({"store": str(opened), "removed": removed}, as_json, lambda: f"{opened}: {removed} files removed")
+
+
+@guarded
+def store_prune(
+    older_than: Annotated[str, typer.Option(help="How long ago a run must have ended: 90d, 12h, 4w.")],
+    keep_last: Annotated[int, typer.Option(min=0, help="So many newest runs of each kind stay, however old.")] = 0,
+    kind: Annotated[str | None, typer.Option(help="Only runs of this kind go: replay, ingest, plan, nightly …")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and delete nothing.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete old runs, but for running ones, accepted baselines, and what a run that stays was made from."""
+    from ..traces.retention import age, prunable
+    from ..traces.store import Store
+
+    opened = Store.open(store)
+    found = prunable(opened, age(older_than), kind=kind, keep_last=keep_last)
+    for run in found.going:
+        if not dry_run:
+            opened.remove(run.run_id)
+    rows = [
+        {"run": run.run_id, "kind": run.kind, "ended": run.finished_at, "bytes": sum(f.bytes for f in run.files)}
+        for run in found.going
+    ]
+    what = "would go" if dry_run else "are gone"
+    answer(
+        {"store": str(opened), "dry_run": dry_run, "removed": rows, "kept": found.staying},
+        as_json,
+        lambda: "\n".join(
+            [
+                *(f"{row['run']}" for row in rows),
+                *(f"stays: {run} ({why})" for run, why in found.staying.items()),
+                f"{len(rows)} runs ({sum(row['bytes'] for row in rows) / 1e6:.1f} MB) {what}",
+            ]
+        ),
+    )
 
 
 def _require_question(query: str) -> None:

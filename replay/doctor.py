@@ -28,6 +28,8 @@ PACKAGES = (
     "simpy",
     "duckdb",
     "pyarrow",
+    "botocore",
+    "s3fs",
     "pandas",
     "streamlit",
 )
@@ -43,8 +45,8 @@ def examine(store: Store) -> dict[str, Any]:
     cache = cache_home()
     if not os.access(_existing(cache), os.W_OK):
         problems.append(f"the cache folder {cache} cannot be written: set KVMILL_CACHE")
-    if not os.access(_existing(store.path), os.W_OK):
-        problems.append(f"the store {store.path} cannot be written: give another with --store or KVMILL_STORE")
+    if not os.access(_existing(store.desk), os.W_OK):
+        problems.append(f"the store {store} cannot be written: give another with --store or KVMILL_STORE")
     problems += store.check()
     runs = store.runs()
     return {
@@ -55,7 +57,7 @@ def examine(store: Store) -> dict[str, Any]:
         "torch": None if "torch" in missing else _torch(),
         "cache": {"path": str(cache), "free_bytes": shutil.disk_usage(_existing(cache)).free},
         "store": {
-            "path": str(store.path),
+            "path": str(store),
             "runs": len(runs),
             "complete": sum(run.state == "complete" for run in runs),
         },

@@ -55,7 +55,8 @@ def copy(path: Path, size: int, fetch: Fetch) -> bool:
         if path.stat().st_size == size:
             os.utime(path)  # when it was last used
             return True
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in reversed([path.parent, *path.parent.parents]):
+        folder.mkdir(exist_ok=True, mode=0o700)  # also those between, which `parents=True` would open to others
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("wb") as file:

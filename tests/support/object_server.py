@@ -24,13 +24,21 @@ class _Quiet(MotoRequestHandler):
         pass
 
 
+def _error(status: str, code: str, start: Any) -> list[bytes]:
+    start(status, [("Content-Type", "application/xml"), ("Connection", "close")])
+    return [f"<Error><Code>{code}</Code><Message>asked for</Message></Error>".encode()]
+
+
 class ObjectServer:
-    """`url`; `counts` of requests by kind; `deny`: a status for each request that it says so of."""
+    """`url`; `counts` of requests by kind; `answer`: the status and code that a request gets instead of being done;
+    `lose_answers`: so many puts are done and then answered by an error; `ignore_conditions`: every put succeeds.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.answer: Callable[[str, str], tuple[str, str] | None] = lambda method, path: None
         self.ignore_conditions = False
+        self.lose_answers = 0
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._alone = threading.Lock()
         self._server = make_server("127.0.0.1", 0, self._asked, threaded=True, request_handler=_Quiet)
@@ -42,13 +50,15 @@ class ObjectServer:
         kind = "LIST" if "list-type" in query else "DELETE" if "delete" in query.split("&") else method
         refused = self.answer(kind, path)
         if refused is not None:
-            status, code = refused
-            start(status, [("Content-Type", "application/xml"), ("Connection", "close")])
-            return [f"<Error><Code>{code}</Code><Message>asked for</Message></Error>".encode()]
+            return _error(*refused, start)
         if self.ignore_conditions:
             environ = {key: value for key, value in environ.items() if key not in _CONDITIONS}
         with self._alone:
             self.counts[kind] += 1
+            if kind == "PUT" and self.lose_answers:
+                self.lose_answers -= 1
+                list(self._moto(environ, lambda *answer: None))  # done, but who asked never hears of it
+                return _error("503 Slow Down", "SlowDown", start)
             return list(self._moto(environ, start))
 
     @contextmanager
