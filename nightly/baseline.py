@@ -78,9 +78,12 @@ def require_comparable(found: Baseline, machine: str, dtype: str | None) -> None
 
 
 def require_alike(before: RunInfo, now: RunInfo) -> None:
-    """UserError where two replays differ in dtype, kind of device or mode: such rows are not compared."""
-    for what in ("dtype", "device", "mode"):
-        was, here = before.config.get(what), now.config.get(what)
+    """UserError where two replays differ in dtype, device, mode or type of Ray workers: such rows are not compared."""
+    pairs = {what: (before.config.get(what), now.config.get(what)) for what in ("dtype", "device", "mode")}
+    workers = [info.config.get("worker", {}).get("processor") for info in (before, now)]
+    if None not in workers:
+        pairs["workers on"] = (workers[0], workers[1])
+    for what, (was, here) in pairs.items():
         if was != here:
             advice = "use --rerun-baseline, or accept a night that is like tonight's"
             raise UserError(f"baseline {before.run_id} has {what} {was}, tonight {here}: {advice}")

@@ -38,10 +38,10 @@ def nightly(
 
     Exit code 5 on a regression, 6 where cells failed, 4 without a baseline or with too few trajectories.
     """
+    from ..replay.machine import machine_type
     from ..traces.store import Store
     from .baseline import accept as accepted
     from .config import load_config
-    from ..replay.machine import machine_type
     from .night import run_night
 
     opened, settings = Store.open(store), load_config(config)

@@ -20,6 +20,7 @@ from .shares import Share, share_out
 
 WAITING_JOBS = 2  # of one worker: the one it is at, and the next, so that it never waits for the driver
 _LOOK_S = 30.0
+_END_S = 10.0
 _MOST_STARTS = 3  # of workers that die before they have begun, one after the other
 
 
@@ -83,10 +84,14 @@ class Crew:
                 yield from self._finished(member, waiting)
 
     def close(self) -> None:
-        """End all workers, whatever they are at."""
+        """End all workers, whatever they are at, and wait until they have ended."""
+        pending = [member.opening for member in self._members if member.opening is not None]
+        pending += [reference for member in self._members for reference, _ in member.flight]
         for member in self._members:
             self._ray.kill(member.actor)
         self._members = []
+        if pending:
+            self._ray.wait(pending, num_returns=len(pending), timeout=_END_S)
 
     def _hired(self) -> _Member:
         share = self._share

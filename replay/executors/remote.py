@@ -38,6 +38,7 @@ class Remote:
         # Trajectories come with the jobs. Only a closed loop looks into all of them, to answer its searches.
         lean = replace(asked, trajectories=asked.trajectories[:1])
         self._first: Mapping[str, Any] | None = None
+        self._run: Run | None = None  # while it is written
         self._reach = Reach.opened(store)
         self._crew = Crew(share, Replayer, lean, share, self._reach, welcome=self._welcome)
         try:
@@ -51,6 +52,7 @@ class Remote:
 
     def work(self, run: Run, jobs: Sequence[Job], tell: Tell) -> Iterator[Job]:
         """Quality jobs on all workers; then latency jobs, one at a time on each machine."""
+        self._run = run
 
         def arguments(job: Job) -> tuple[Any, ...]:
             return job, run.id, self._shared
@@ -67,9 +69,12 @@ class Remote:
                 yield job
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers, and take away what they wrote and nobody listed."""
         self._crew.close()
         self._reach.close()
+        if self._run is not None:
+            self._run.home.drop(self._run.home.unlisted(self._run.info))
+            self._run = None
 
     def _settle(self, asked: Asked) -> tuple[Settled, Who]:
         ((_, outcome),) = self._crew.stream([asked], "settle", arguments=lambda job: (job,))

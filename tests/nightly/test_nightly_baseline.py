@@ -89,6 +89,13 @@ def test_other_machines_dtypes_and_modes_are_not_compared(tmp_path: Path) -> Non
         other = store.begin("replay", {**found.replay.config, key: value})
         with pytest.raises(UserError, match=f"has {key}"):
             require_alike(found.replay, store.info(other.id))
+    ray = [
+        store.begin("replay", {**found.replay.config, "worker": {"processor": kind}}).info for kind in ("A", "B", "A")
+    ]
+    with pytest.raises(UserError, match="has workers on A, tonight B"):
+        require_alike(ray[0], ray[1])
+    require_alike(ray[0], ray[2])
+    require_alike(found.replay, ray[0])
 
 
 def test_history_is_of_this_name_and_machine_newest_first_and_marks_slow_nights(tmp_path: Path) -> None:

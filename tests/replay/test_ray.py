@@ -51,7 +51,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def local(tmp_path_factory: pytest.TempPathFactory, model: str) -> tuple[Store, str]:
     """The same run in this process, to compare with."""
     store = Store.open(tmp_path_factory.mktemp("local"))
-    return store, replay(store, model, count=4)
+    return store, replay(store, model, count=5)
 
 
 def workers_at_work() -> list[psutil.Process]:
@@ -68,10 +68,14 @@ def same_rows(one: tuple[Store, str], other: tuple[Store, str]) -> None:
         assert rows(*one, table) == rows(*other, table)
 
 
-def test_a_killed_worker_costs_nothing_but_time(
+def test_begun_here_and_with_a_worker_killed_on_the_way_a_run_has_the_rows_of_this_process(
     tmp_path: Path, model: str, local: tuple[Store, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
-    store, adopt, killed = Store.open(tmp_path), Run.adopt, list[int]()
+    store, add, adopt, killed = Store.open(tmp_path), Run.add, Run.adopt, list[int]()
+
+    def stop(self: Run, *args: Any, **more: Any) -> None:
+        add(self, *args, **more)
+        raise KeyboardInterrupt
 
     def and_kill(self: Run, *args: Any, **more: Any) -> None:
         adopt(self, *args, **more)
@@ -80,8 +84,14 @@ def test_a_killed_worker_costs_nothing_but_time(
             killed.append(victim.pid)
             victim.kill()
 
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "add", stop)
+        with pytest.raises(KeyboardInterrupt):
+            replay(store, model, count=5)
+    (begun,) = store.runs("replay")
+    assert (len(begun.keys), begun.config["executor"]) == (1, "local")
     monkeypatch.setattr(Run, "adopt", and_kill)
-    run = replay(store, model, count=4, **RAY)
+    run = replay(store, model, count=5, resume=begun.run_id, **RAY)
     assert killed
     same_rows((store, run), local)
     info = store.info(run)
@@ -98,7 +108,7 @@ def test_a_killed_worker_costs_nothing_but_time(
 def test_a_cell_that_kills_its_worker_twice_is_a_failed_row_and_the_run_goes_on(
     tmp_path: Path, model: str, local: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deadly = some(4)[1].id
+    deadly = some(2)[1].id
 
     class Dies(worker.Replayer):  # a local class goes to the workers by value
         def segment(self, job: Job, *more: Any) -> Any:
@@ -108,63 +118,43 @@ def test_a_cell_that_kills_its_worker_twice_is_a_failed_row_and_the_run_goes_on(
 
     monkeypatch.setattr(remote, "Replayer", Dies)
     store = Store.open(tmp_path)
-    run = replay(store, model, count=4, **RAY)
+    run = replay(store, model, count=3, **RAY)
     assert store.info(run).state == "complete"
     cells = store.query("select trajectory_id, policy, status, error, cell_id from cells").to_pylist()
     failed = [cell for cell in cells if cell["status"] == "failed"]
     assert {cell["trajectory_id"] for cell in failed} == {deadly}
     assert sorted(cell["policy"] for cell in failed) == sorted(["full", *POLICIES])
     assert all(cell["error"].startswith("the worker process died at it twice (") for cell in failed)
-    assert {cell["status"] for cell in cells if cell["trajectory_id"] != deadly} == {"ok"}
+    assert [cell["status"] for cell in cells if cell["trajectory_id"] != deadly] == ["ok"] * 6
     right = {cell["cell_id"] for cell in local[0].query("select cell_id from cells").to_pylist()}
-    assert {cell["cell_id"] for cell in cells} == right, "a failed cell has the identity it would have had"
+    assert {cell["cell_id"] for cell in cells} < right, "a failed cell has the identity it would have had"
     assert store.check() == []
 
 
-def test_interrupted_on_ray_a_run_goes_on_here(
-    tmp_path: Path, model: str, local: tuple[Store, str], monkeypatch: pytest.MonkeyPatch
+def test_a_closed_run_interrupted_on_ray_goes_on_here(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, adopt, listed = Store.open(tmp_path), Run.adopt, list[str]()
+    closed = {"mode": "closed", "max_turns": 3, "max_action_tokens": 8, "seed_turns": 1}
+    store, straight, adopt, listed = Store.open(tmp_path / "a"), Store.open(tmp_path / "b"), Run.adopt, list[str]()
+    whole = replay(straight, model, count=3, **closed)
 
     def stop(self: Run, entries: Any, *, key: str) -> None:
         if listed:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # what this worker and the next have written is never listed
         adopt(self, entries, key=key)
         listed.append(key)
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "adopt", stop)
         with pytest.raises(KeyboardInterrupt):
-            replay(store, model, count=4, **ONE)
+            replay(store, model, count=3, **closed, **ONE)
     (info,) = store.runs("replay")
     assert (info.state, list(info.keys)) == ("incomplete", listed)
     assert workers_at_work() == []
-    assert replay(store, model, count=4, resume=info.run_id) == info.run_id
-    assert store.info(info.run_id).config["executor"] == "local"
-    same_rows((store, info.run_id), local)
     assert store.check() == []
-
-
-def test_interrupted_here_a_closed_run_goes_on_on_ray(
-    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = {"mode": "closed", "max_turns": 3, "max_action_tokens": 8, "seed_turns": 1}
-    store, straight, add = Store.open(tmp_path / "a"), Store.open(tmp_path / "b"), Run.add
-    whole = replay(straight, model, count=2, **closed)
-
-    def stop(self: Run, *args: Any, **more: Any) -> None:
-        add(self, *args, **more)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "add", stop)
-        with pytest.raises(KeyboardInterrupt):
-            replay(store, model, count=2, **closed)
-    run = store.runs("replay")[0].run_id
-    assert len(store.info(run).keys) == 1
-    replay(store, model, count=2, resume=run, **closed, **ONE)
-    assert store.info(run).config["executor"] == "ray"
-    same_rows((store, run), (straight, whole))
+    assert replay(store, model, count=3, resume=info.run_id, **closed) == info.run_id
+    assert store.info(info.run_id).config["executor"] == "local"
+    same_rows((store, info.run_id), (straight, whole))
 
 
 def test_what_a_worker_refuses_is_said_in_its_words_and_no_run_is_begun(tmp_path: Path, model: str) -> None:
