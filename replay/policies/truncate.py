@@ -38,6 +38,13 @@ class Run:
     tokens: int
 
 
+def _append(live: list[Run], new: Run) -> None:
+    """Add to the end of a live text; what is of one kind is one run, so that a long text stays a short list."""
+    if live and live[-1].user == new.user:
+        new = Run(new.user, live.pop().tokens + new.tokens)
+    live.append(new)
+
+
 def cut_runs(live: Sequence[Run], allowed: int) -> tuple[list[Run], int]:
     """`last_tokens` on runs instead of tokens: the runs kept, and how many tokens precede the first dropped one."""
     spare = max(0, allowed - sum(run.tokens for run in live if run.user))
@@ -78,7 +85,9 @@ class Truncate(RunningPolicy):
         out: list[TurnFootprint] = []
         live: list[Run] = []
         for step, turn in zip(self.walk(segments), split_turns(segments), strict=True):
-            live += [Run(s.kind == "user", s.tokens) for s in turn.segments() if self.is_compactable(s)]
+            for segment in turn.segments():
+                if self.is_compactable(segment):
+                    _append(live, Run(segment.kind == "user", segment.tokens))
             spoken = sum(run.tokens for run in live) - (turn.tool.tokens if turn.tool else 0)
             fed_again = 0
             if step.cuts:
