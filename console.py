@@ -126,6 +126,17 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
+def size(count: float) -> str:
+    """`540_000_000` bytes → `540 MB`: three digits, in powers of 1,000."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 999.5:
+            break
+        count /= 1000
+    else:
+        unit = "TB"
+    return f"{count:.0f} {unit}" if count >= 99.5 or unit == "bytes" else f"{count:.3g} {unit}"
+
+
 class Progress:
     """Progress on stderr: a live line on a terminal, else one line per 30 s. Silent when `KVMILL_QUIET` is set.
 

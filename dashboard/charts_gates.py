@@ -7,7 +7,8 @@ from typing import Any
 import altair as alt
 
 from . import theme
-from .charts import Rows
+from .charts import NAMES_PX, Rows
+from .looks import short_names
 
 VERDICTS = {
     "REGRESSION": (theme.VERMILION, "✖"),
@@ -25,30 +26,33 @@ SIDES = {"before": (theme.ORANGE, [5, 3]), "after": (theme.BLUE, [1, 0])}
 
 def verdicts(rows: Rows) -> alt.LayerChart:
     """A field per night and policy × family, coloured by its worst finding, whose sign is in it. `rows`: `gates`."""
+    names = short_names([row["policy"] for row in rows])
     worst: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in rows:
         worst.setdefault((row["run"], row["policy"], row["family"]), dict(row))
     values = [
         row
         | {
-            "line": f"{row['policy']} · {row['family']}",
+            "line": f"{names[row['policy']]} · {row['family']}",
             "sign": VERDICTS.get(row["category"], NOTHING)[1],
             "ink": "#FFFFFF" if row["category"] in ("REGRESSION", "GAIN") else "#1A1A1A",
         }
         for row in worst.values()
     ]
-    names = [*VERDICTS, *sorted({row["category"] for row in rows}.difference(VERDICTS))]
-    scale = alt.Scale(domain=names, range=[VERDICTS.get(name, NOTHING)[0] for name in names])
+    found = {value["category"] for value in values}
+    shown = [*(name for name in VERDICTS if name in found), *sorted(found.difference(VERDICTS))]
+    scale = alt.Scale(domain=shown, range=[VERDICTS.get(name, NOTHING)[0] for name in shown])
+    legend = alt.Legend(orient="top", title=None)
     lines = sorted({value["line"] for value in values})
     nights = list(dict.fromkeys(row["night"] for row in rows))
     base = alt.Chart(alt.Data(values=values)).encode(
         x=alt.X("night:N", sort=nights, title="night (UTC)", axis=alt.Axis(labelAngle=-60, labelOverlap=True)),
-        y=alt.Y("line:N", sort=lines, title=None, axis=alt.Axis(labelLimit=420)),
+        y=alt.Y("line:N", sort=lines, title=None, axis=alt.Axis(labelLimit=NAMES_PX + 80, labelOverlap=False)),
         tooltip=["night:N", "policy:N", "family:N", "category:N", "detail:N", "run:N"],
     )
-    fields = base.mark_rect(opacity=0.9).encode(color=alt.Color("category:N", title="verdict", scale=scale))
+    fields = base.mark_rect(opacity=0.9).encode(color=alt.Color("category:N", scale=scale, legend=legend))
     signs = base.mark_text(fontSize=11).encode(text="sign:N", color=alt.Color("ink:N", scale=None))
-    return alt.LayerChart(layer=[fields, signs]).properties(height=alt.Step(20))
+    return alt.LayerChart(layer=[fields, signs]).properties(height=120 + 20 * max(1, len(lines)))
 
 
 def loss_over_nights(rows: Rows) -> alt.FacetChart:
@@ -83,13 +87,14 @@ def before_and_after(rows: Rows, name: str, title: str) -> alt.LayerChart:
         if row[f"{name} {side}"] is not None
     ]
     scale = alt.Scale(domain=list(SIDES), range=[colour for colour, _ in SIDES.values()])
+    legend = alt.Legend(orient="top", symbolType="stroke", symbolSize=500)
     dashes = alt.Scale(domain=list(SIDES), range=[dash for _, dash in SIDES.values()])
     base = alt.Chart(alt.Data(values=values)).encode(
-        x=alt.X("turn:Q", title="turn (from 0)", axis=alt.Axis(tickMinStep=1)),
+        x=alt.X("turn:Q", title="turn (from 0)", axis=alt.Axis(tickMinStep=1, format="d")),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
-        color=alt.Color("run:N", title="run", scale=scale),
+        color=alt.Color("run:N", title=None, scale=scale, legend=legend),
     )
-    lines = base.mark_line().encode(strokeDash=alt.StrokeDash("run:N", title="run", scale=dashes))
+    lines = base.mark_line().encode(strokeDash=alt.StrokeDash("run:N", title=None, scale=dashes, legend=legend))
     points = (
         base.transform_filter("datum.changed && datum.run == 'after'")
         .mark_point(size=90, filled=False, strokeWidth=2)

@@ -8,15 +8,19 @@ from typing import Any
 import altair as alt
 
 from . import theme
-from .charts import Rows
+from .charts import Rows, looks_of, policies_axis
+
+_WRITTEN = 16  # columns that are wide enough for a number
 
 
 def kept_by_turn(rows: Rows, order: list[str]) -> alt.LayerChart:
     """A field per policy, turn and segment kind, the bluer the more was kept; the share stands in it. `turn_shares`."""
-    values = [dict(row) | {"column": f"{row['turn']} {row['kind']}"} for row in rows]
+    looks = looks_of(rows, order)
+    values = [
+        dict(row) | {"column": f"{row['turn']} {row['kind']}", "name": looks.names[row["policy"]]} for row in rows
+    ]
     columns = list(dict.fromkeys(value["column"] for value in sorted(values, key=lambda v: (v["turn"], _rank(v)))))
     x = alt.X("column:N", sort=columns, title="turn and segment", axis=alt.Axis(labelAngle=-90, labelOverlap=True))
-    y = alt.Y("policy:N", sort=order, title=None, axis=alt.Axis(labelLimit=330, labelOverlap=False))
     tip = [
         alt.Tooltip("policy:N"),
         alt.Tooltip("turn:Q"),
@@ -24,7 +28,7 @@ def kept_by_turn(rows: Rows, order: list[str]) -> alt.LayerChart:
         alt.Tooltip("tokens:Q", format=","),
         alt.Tooltip("kept:Q", title="kept (mean share of layer-heads)", format=".0%"),
     ]
-    base = alt.Chart(alt.Data(values=values)).encode(x=x, y=y)
+    base = alt.Chart(alt.Data(values=values)).encode(x=x, y=policies_axis(looks))
     hue = alt.Color(
         "kept:Q",
         title="kept",
@@ -33,7 +37,7 @@ def kept_by_turn(rows: Rows, order: list[str]) -> alt.LayerChart:
     )
     fields = base.mark_rect().encode(color=hue, tooltip=tip)
     layers: list[alt.Chart] = [fields]
-    if len(columns) <= 40:
+    if len(columns) <= _WRITTEN:
         ink = alt.condition("datum.kept > 0.55", alt.value("#FFFFFF"), alt.value("#1A1A1A"))
         numbers = base.mark_text(fontSize=10).encode(text=alt.Text("kept:Q", format=".0%"), color=ink)
         layers.append(numbers)

@@ -15,7 +15,7 @@ import typer
 
 from ..console import guarded, note
 from ..errors import UserError
-from . import commands_jobs
+from . import commands_jobs, theme
 from .access import ROOTS, TOKEN, TOKEN_FILE, is_loopback, read_token, split_roots
 from .uploads import MOST_GIB, VARIABLE, most_bytes
 
@@ -50,6 +50,8 @@ def command(host: str, port: int, public_host: str | None = None) -> list[str]:
         "client.toolbarMode": "minimal",
         "client.showErrorDetails": "none",
         "logger.hideWelcomeMessage": "true",  # it asks a host of others for this machine's address
+        "theme.light.primaryColor": theme.BLUE,  # Streamlit's own is red, as errors are
+        "theme.dark.primaryColor": theme.ACCENT_ON_DARK,
     }
     if public_host:
         flags["browser.serverAddress"] = public_host

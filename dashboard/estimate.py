@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from ..console import size
 from ..errors import UserError
 from ..replay.policies.base import Policy, SegmentSize
 from ..simulator.geometry import Geometry
@@ -142,13 +143,13 @@ def _bytes(
     if shape is None:
         said.append("no memory figure: the model's shape is not known here")
         return None
-    size = _BYTES.get(dtype or "float32", 4)
-    row_bytes = shape.row_bytes("bf16") // 2 * size
+    width = _BYTES.get(dtype or "float32", 4)
+    row_bytes = shape.row_bytes("bf16") // 2 * width
     rows = max((sum(_peak(policy, segments) for policy in policies) for segments in longest), default=0)
-    weights = int(shape.parameters * size)
+    weights = int(shape.parameters * width)
     said.append(
-        f"{weights / 1e9:.2f} GB of {dtype or 'float32'} weights, {rows * row_bytes / 1e9:.2f} GB of KV at the peak "
-        f"of all policies, {RUNTIME_BYTES / 1e9:.1f} GB for the runtime (assumed)"
+        f"{size(weights)} of {dtype or 'float32'} weights, {size(rows * row_bytes)} of KV at the peak "
+        f"of all policies, {size(RUNTIME_BYTES)} for the runtime (assumed)"
     )
     return weights + rows * row_bytes + RUNTIME_BYTES
 

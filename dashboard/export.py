@@ -6,11 +6,13 @@ The file carries its style and its pictures (SVG, drawn here); its own policy fo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from ..console import plain
+from ..replay.statistics import FEW
 from . import capacity_answer as said
 from . import theme
 
@@ -25,13 +27,18 @@ _STYLE = f"""
 :root {{ color-scheme: light dark; }}
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }}
 .answer {{ border-left: 4px solid {theme.BLUE}; padding: .4rem 1rem; font-size: 1.1rem; }}
-table {{ border-collapse: collapse; margin: .5rem 0 1.5rem; }}
+.wide {{ overflow-x: auto; margin: .5rem 0 1.5rem; }}
+table {{ border-collapse: collapse; }}
 th, td {{ border-bottom: 1px solid {theme.PALE}; padding: .2rem .7rem; text-align: left; vertical-align: top; }}
+td {{ overflow-wrap: anywhere; }}
 pre {{ overflow-x: auto; border: 1px solid {theme.PALE}; padding: .6rem; white-space: pre-wrap; }}
 svg text {{ font: 13px system-ui, sans-serif; fill: currentColor; }}
 .small {{ font-size: .85rem; }}
 """
 _FORBIDS = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_CODE = re.compile("`([^`]+)`")
+_PLACE = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"<>]+/)+(?=[^\s/'\"<>])")
+_QUOTED_PLACE = re.compile(r"(?<=')~?/(?:[^'/]+/)+(?=[^'/]+')")
 _BAR, _NAME, _WIDTH = 30, 300, 860
 
 
@@ -44,22 +51,24 @@ def as_html(found: Row) -> str:
     """The answer as one HTML file.
 
     `found` is what `as_json` writes: `answer`, `workload`, `model`, `gpu`, `slo`, `plans`, `assumptions`, `command`,
-    `made` (when, UTC) and where they are known `other_shapes`, `runs`.
+    `made` (when, UTC) and where they are known `other_shapes`, `runs`. The report is for others, so that files are
+    named without the folders of this machine.
     """
+    found = _without_places(plain(found))
     rows, slo = found["plans"], found.get("slo") or {}
     last = rows[-1] if rows else {}
     terms = ", ".join(f"{key} ≤ {limit:g} s" for key, limit in slo.items())
     parts = [
         f"<h1>{escape(_title(found))}</h1>",
         f'<p class="small">{escape(terms)} · made {escape(str(found.get("made") or ""))} UTC by kvmill</p>',
-        f'<p class="answer">{escape(str(found.get("answer") or "There is no answer in one sentence."))}</p>',
+        f'<p class="answer">{_words(found.get("answer") or "There is no answer in one sentence.")}</p>',
         _section("GPUs needed (simulated)", bars(rows)),
         _section("Figures", _table(_figures(rows))),
         _section("Latencies at that size (simulated)", _table(said.latency_rows(rows))),
         _section("Why not fewer? (simulated)", _fewer(rows, slo)),
         _section("What the saving is made of (simulated)", _table(said.effect_rows(last)) if last else ""),
         _section("If the workload were shaped otherwise (simulated)", _table(found.get("other_shapes") or [])),
-        _section("Quality (measured)", _table([_quality(row) for row in rows])),
+        _section("Quality (measured)", _table(_quality(rows))),
         _section("Assumed and estimated", _table(assumed(found))),
         _section("The same from the command line", f"<pre>{escape(str(found.get('command') or ''))}</pre>"),
         '<p class="small">' + "; ".join(f"<b>{word}</b>: {meaning}" for word, meaning in ORIGINS) + ".</p>",
@@ -136,13 +145,27 @@ def _table(rows: Sequence[Row]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     head = "".join(f"<th>{escape(str(column))}</th>" for column in columns)
     body = "".join("<tr>" + "".join(f"<td>{_cell(row.get(c))}</td>" for c in columns) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return said.NOT
-    return f"{value:,.4g}" if isinstance(value, float) else escape(str(value))
+    return f"{value:,.4g}" if isinstance(value, float) else _words(value)
+
+
+def _words(text: Any) -> str:
+    """Text as HTML, what stands in backticks as code."""
+    return _CODE.sub(r"<code>\1</code>", escape(str(text)))
+
+
+def _without_places(found: Any) -> Any:
+    """The same with every absolute path cut to its last part."""
+    if isinstance(found, Mapping):
+        return {key: _without_places(value) for key, value in found.items()}
+    if isinstance(found, list):
+        return [_without_places(value) for value in found]
+    return _PLACE.sub("", _QUOTED_PLACE.sub("", found)) if isinstance(found, str) else found
 
 
 def _figures(rows: Sequence[Row]) -> list[dict[str, str]]:
@@ -158,20 +181,42 @@ def _figures(rows: Sequence[Row]) -> list[dict[str, str]]:
 
 
 def _fewer(rows: Sequence[Row], slo: Mapping[str, float]) -> str:
-    lines = "".join(f"<li>{escape(row['policy'])}: {escape(said.why_not_fewer(row, slo))}</li>" for row in rows)
+    lines = "".join(f"<li>{escape(row['policy'])}: {_words(said.why_not_fewer(row, slo))}</li>" for row in rows)
     return f"<ul>{lines}</ul>" + _table(said.size_rows(rows, slo)) if lines else ""
 
 
-def _quality(row: Row) -> dict[str, Any]:
-    keys = {
-        "quality_model": "measured with",
-        "quality_n": "on trajectories",
-        "quality_of": "accuracy of",
-        "answer_accuracy": "accuracy",
-        "difference": "minus full",
-        "difference_low": "low",
-        "difference_high": "high",
-        "extra_turns": "extra turns (share)",
-        "extra_turns_source": "extra turns from",
-    }
-    return {"policy": row["policy"]} | {title: row.get(key) for key, title in keys.items()}
+def _quality(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """A line per figure, a column per policy, as `_figures`."""
+    told = [
+        {
+            "measured with": row.get("quality_model"),
+            "trajectories": _trajectories(row.get("quality_n")),
+            row.get("quality_of") or "accuracy": _share(row.get("answer_accuracy")),
+            "minus full, in points (95 % interval)": _points(row),
+            "extra turns": _share(row.get("extra_turns")),
+            "extra turns from": row.get("extra_turns_source"),
+        }
+        for row in rows
+    ]
+    lines = dict.fromkeys(line for column in told for line in column)
+    return [
+        {"figure": line}
+        | {row["policy"]: str(column.get(line) or said.NOT) for row, column in zip(rows, told, strict=True)}
+        for line in lines
+    ]
+
+
+def _trajectories(count: int | None) -> str | None:
+    return None if count is None else f"{count} (few: see the interval)" if count < FEW else str(count)
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1%}"
+
+
+def _points(row: Row) -> str | None:
+    """A paired difference of shares, and its interval where there is one."""
+    middle, low, high = (row.get(key) for key in ("difference", "difference_low", "difference_high"))
+    if middle is None:
+        return None
+    return f"{100 * middle:+.1f}" + ("" if low is None or high is None else f" ({100 * low:+.1f} to {100 * high:+.1f})")

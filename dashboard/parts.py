@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..traces.store import Store
 from .access import Access, Refused, Visitor
 from .limits import Buckets
+from .queries_capacity import told_replay
 from .said import plain
 from .service import Service
 
@@ -21,6 +22,7 @@ ORIGINS = {
     "estimated": "computed from a formula on the target's figures, not measured there",
     "assumed": "taken as given; change it with a flag of the command",
 }
+MOST_PROBLEMS = 10
 _SHOWN = "token shown"
 _GUESSES = Buckets(rate_per_s=0.2, burst=5)  # tokens tried per address, over all sessions
 
@@ -80,8 +82,9 @@ def damage_shown(store: Store) -> Iterator[None]:
         st.error(f"The store cannot be read: {plain(error)}", icon=":material/error:")
         problems = store.check()
         if problems:
-            st.write("What `kvmill store check` finds:")
-            st.code("\n".join(problems), language=None, wrap_lines=True)
+            more = f"\n\nand {len(problems) - MOST_PROBLEMS} more." if len(problems) > MOST_PROBLEMS else ""
+            listed = "\n".join(f"- {plain(problem)}" for problem in problems[:MOST_PROBLEMS])
+            st.markdown(f"What `kvmill store check` finds ({len(problems)}):\n\n{listed}{more}")
         st.stop()
 
 
@@ -102,13 +105,18 @@ def linked(
     label: str | None = None,
     shown: Callable[[str], str] = str,
     help: str | None = None,
+    page: str = "",
 ) -> str:
     """A choice that stands in the page's address as `?NAME=CHOICE`, so that the page can be linked to as it is.
 
-    It is kept over page changes. `options` must not be empty; `default` is the first one if not given. An address that
-    names what there is not is said to be stale.
+    It is kept over page changes, for the `page` alone if one is given: pages that offer other things under one name
+    must give theirs. `default` is the first option if not given. An address that names what there is not is said to be
+    stale. Where there are no options, that is said and the page ends.
     """
-    key, asked = f"choice of {name}", st.query_params.get(name)
+    key, asked = f"{page} choice of {name}".strip(), st.query_params.get(name)
+    if not options:
+        st.info(f"There is no {(label or name).lower()} to choose yet.", icon=":material/info:")
+        st.stop()
     if asked in options:
         st.session_state[key] = asked
     elif st.session_state.get(key) not in options:
@@ -129,6 +137,14 @@ def linked(
     if st.query_params.get(name) != found:
         st.query_params[name] = found
     return found
+
+
+def linked_replay(
+    name: str, store: Store, runs: Sequence[str], default: str | None = None, *, label: str, page: str
+) -> str:
+    """A choice of a replay, each with the model, the mode, the size and the time it was made."""
+    known = {info.run_id: told_replay(info) for info in store.runs("replay")}
+    return linked(name, runs, default, label=label, shown=lambda run: known.get(run, run), page=page)
 
 
 def legend(*words: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import streamlit as st
 
-from ..console import duration
+from ..console import duration, size
 from ..errors import UserError
 from ..replay.doctor import models
 from ..replay.policies.base import Policy
@@ -123,15 +123,15 @@ def expected(store: Store, options: dict[str, Any]) -> Estimate:
     columns[0].metric("Trajectories", f"{found.trajectories:,}", help=f"{found.policies} policies on each")
     columns[1].metric("Tokens · estimated", f"{found.tokens:,}")
     columns[2].metric("Time · estimated", "unknown" if found.seconds is None else duration(found.seconds))
-    columns[3].metric("Memory · estimated", "unknown" if found.bytes is None else f"{found.bytes / 1e9:.1f} GB")
+    columns[3].metric("Memory · estimated", "unknown" if found.bytes is None else size(found.bytes))
     st.caption("Rough, for a machine that does nothing else: " + "; ".join(found.rests_on))
     load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
     if load > cores:
-        st.warning(f"This machine is busy (load {load:.0f} on {cores} cores, measured now): it will take longer.")
+        st.caption(f"This machine is busy (load {load:.0f} on {cores} cores, measured now): it will take longer.")
     free = psutil.virtual_memory().available
     if found.bytes is not None and found.bytes > free:
         st.warning(
-            f"This machine has {free / 1e9:.1f} GB of memory free (measured now): fewer policies at once need less. "
+            f"This machine has {size(free)} of memory free (measured now): fewer policies at once need less. "
             "A replay on a GPU needs its memory there instead."
         )
     return found

@@ -198,18 +198,19 @@ def failures(store: Store, run_id: str) -> Rows:
     )
 
 
-def behaviour(store: Store, run_id: str) -> Row | None:
-    """How policies changed what the model did, of the closed-loop run that goes with a run.
-
-    That is the run itself or the newest complete one of its model: `run`, `model_too_weak` (a reason, or None) and
-    the `policies` as `kvmill results` gives them. None where no such run is.
-    """
+def acted(store: Store, run_id: str) -> list[str]:
+    """Closed-loop runs that go with a run: itself, if it is one, and the complete ones of its model, newest first."""
     info = store.info(run_id)
     model = info.config.get("model")
-    others = (run for run in store.runs("replay", "complete") if is_closed(run) and run.config.get("model") == model)
-    found = info if is_closed(info) else next(others, None)
-    if found is None:
-        return None
-    acted = measured(store, found.run_id)
-    ran = [policy for policy in acted["policies"] if policy["turns_mean"] is not None]
-    return {"run": found.run_id, "model_too_weak": acted["model_too_weak"], "policies": ran}
+    others = [run for run in store.runs("replay", "complete") if is_closed(run) and run.config.get("model") == model]
+    return list(dict.fromkeys(run.run_id for run in [*([info] if is_closed(info) else []), *others]))
+
+
+def behaviour(store: Store, run_id: str) -> Row:
+    """How policies changed what the model did in a closed-loop run.
+
+    `model_too_weak` (a reason, or None) and the `policies` as `kvmill results` gives them, those that ran to an end.
+    """
+    found = measured(store, run_id)
+    ran = [policy for policy in found["policies"] if policy["turns_mean"] is not None]
+    return {"model_too_weak": found["model_too_weak"], "policies": ran}

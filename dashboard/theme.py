@@ -1,8 +1,8 @@
-"""Colours of the dashboard: eight that colour-blind readers tell apart, and that show on a light and on a dark ground.
+"""Colours of the dashboard, which colour-blind readers tell apart and which show on a light and on a dark ground.
 
 The palette is Okabe and Ito's ("Color Universal Design", 2008) without its black and its yellow: black is not seen on
-a dark ground, yellow not on a light one, and two greys stand in. A shape or a dash says the same again wherever a
-colour says something.
+a dark ground, yellow not on a light one, and two greys stand in. Policies are many and have hues of their own. A shape,
+a sign or a dash says the same again wherever a colour says something.
 """
 
 from __future__ import annotations
@@ -10,8 +10,15 @@ from __future__ import annotations
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, GREY, PALE = "#D55E00", "#CC79A7", "#6F6F6F", "#A3A3A3"
 COLOURS = (BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE, GREY, PALE)
+HUES = (BLUE, ORANGE, "#AA4400", "#998800", "#FF77BB", "#22AA88", "#33BBEE", "#8800FF", "#9977FF")
+"""Of policies. Searched for, around blue and orange: the two nearest of these and `GREY` are as far from each other as
+can be in OKLab (Ottosson 2020), as they are and as readers without red or green receptors see them."""
+
 TEXT = "#808080"
 """Of words inside a chart, which Streamlit does not colour by its theme."""
+
+ACCENT_ON_DARK = "#3B8ED0"
+"""Of what is chosen on a page, where `BLUE` would be too dark for words."""
 
 LIGHT, DARK = "#FFFFFF", "#0E1117"
 """The grounds of Streamlit's two themes."""

@@ -116,6 +116,12 @@ def test_table_aligns_numbers_right_and_never_cuts():
     assert lines[3] == "full".ljust(36) + "     –"
 
 
+def test_a_size_keeps_three_digits_in_the_unit_that_fits():
+    sizes = (0, 999, 1_000, 4_560_000, 540_000_000, 999_600_000, 1_440_000_000, 141e9, 2.5e12)
+    told = ["0 bytes", "999 bytes", "1 kB", "4.56 MB", "540 MB", "1 GB", "1.44 GB", "141 GB", "2.5 TB"]
+    assert [console.size(count) for count in sizes] == told
+
+
 def test_duration_reads_as_people_say_it():
     assert [console.duration(s) for s in (0, 59.4, 60, 3661)] == ["0s", "59s", "1m00s", "61m01s"]
 

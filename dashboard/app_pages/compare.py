@@ -5,9 +5,10 @@ import streamlit as st
 from kvmill.dashboard import charts_compare, queries, queries_compare
 from kvmill.dashboard.access import safe_csv
 from kvmill.dashboard.charts_compare import against_kv
-from kvmill.dashboard.parts import damage_shown, legend, linked, open_store
+from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store
 from kvmill.dashboard.said import plain
 from kvmill.replay.scored import name_of
+from kvmill.replay.statistics import FEW
 
 COLUMNS = {
     "policy": "policy",
@@ -52,9 +53,17 @@ METRICS = {
     "answer_accuracy": "accuracy",
     "answer_ll": "log p(right answer) (nats)",
     "delta_nll": "ΔNLL (nats per token)",
-    "top1_agreement": "top-1 agreement",
+    "top1_agreement": "top-1 agreement with full",
 }
 SHARES = ("answer_accuracy", "top1_agreement")
+PAGE = "compare"
+SHARE_COLUMNS = [title for key, title in COLUMNS.items() if key.startswith(("answer_accuracy", "difference"))]
+SHARE_COLUMNS += [COLUMNS["top1_agreement"], COLUMNS["kv_saved"]]
+SHARE_COLUMNS += [title for key, title in BEHAVIOUR.items() if key.startswith("extra_turns") and key[-2:] != "_n"]
+SHARE_COLUMNS += [title for title in BEHAVIOUR.values() if "(share" in title or title.startswith("accuracy")]
+FORMS = {title: st.column_config.NumberColumn(format="percent") for title in SHARE_COLUMNS}
+FORMS |= {"policy": st.column_config.TextColumn(pinned=True, width=260)}
+FORMS |= {COLUMNS["kv_tokens_peak"]: st.column_config.NumberColumn(format="%,.0f")}
 
 store = open_store()
 st.title("Compare policies")
@@ -64,51 +73,65 @@ with damage_shown(store):
         st.info("No replay yet: nothing was measured.", icon=":material/info:")
         st.code("kvmill replay --traces samples", language="bash")
         st.stop()
-    run = linked("run", runs)
+    run = linked_replay("run", store, runs, label="Run", page=PAGE)
     found = queries_compare.measured(store, run)
     policies = found["policies"]
     failed = queries_compare.failures(store, run)
-    st.caption(queries.origin(store.info(run)) + "; intervals: 95 %, trajectories resampled")
     advice = queries_compare.recommended(store, run)
+    origin = queries.origin(store.info(run))
 
 order = [row["policy"] for row in policies]
 hidden = [entry["family"] for entry in found["accuracy_not_shown"]]
 what = name_of(found["label_scorers"])
 answered = any(row["answer_accuracy"] is not None for row in policies)
+few = min((row["n"] for row in policies if row["n"]), default=0)
+probes = max((row["n_probes"] or 0 for row in policies), default=0)
+size = f"{few} trajectories" + (f", {probes} probes" if probes else "")
+st.caption(f"{plain(origin)}, n = {size}; intervals: 95 %, trajectories resampled")
 
 if failed:
     st.warning(f"{len(failed)} cells failed; their trajectories are missing from the figures.")
     st.dataframe(failed, hide_index=True, width="stretch")
-few = min((row["n"] for row in policies if row["n"]), default=0)
-if few < 10:
-    st.warning(f"Only {few} trajectories: read the intervals, not the points.")
+if few < FEW:
+    st.info(f"Only {few} trajectories: read the intervals, not the points.", icon=":material/info:")
 for entry in found["accuracy_not_shown"]:
-    st.warning(plain(entry["reason"]))
+    st.info(plain(entry["reason"]), icon=":material/visibility_off:")
 if advice and advice["policy"]:
     st.success(
         f"`{advice['policy']}` is recommended (guarantee: {advice['guarantee']}): {plain(advice['reason'])}.",
         icon=":material/check:",
     )
 elif advice:
-    st.info(f"No policy is recommended: {plain(advice['reason'])}.", icon=":material/info:")
+    first, *others = advice["reason"].split("; ")
+    st.info(f"No policy is recommended: {plain(first)}.", icon=":material/info:")
+    if others:
+        with st.expander(f"and {len(others)} more reasons"):
+            st.markdown("\n".join(f"- {plain(reason)}" for reason in others))
 
-ring = {"recommended": advice["policy"], "guarantee": advice["guarantee"]} if advice else {}
-left, right = st.columns(2)
+chosen = advice["policy"] if advice else None
 if answered:
     paired = [row | ({"answer_ll_difference": 0.0} if row["policy"] == "full" else {}) for row in policies]
-    likelihood = "log p(right answer), minus full (nats, paired)"
-    left.subheader(f"{what.capitalize()} · measured")
-    left.altair_chart(against_kv(policies, "answer_accuracy", what, percent=True, **ring), width="stretch")
-    right.subheader("Log-likelihood · measured")
-    right.altair_chart(against_kv(paired, "answer_ll_difference", likelihood, **ring), width="stretch")
+    likelihood = "log p(right) minus full (nats, paired)"
+    st.subheader(f"{what.capitalize()} · measured")
+    accuracy = against_kv(policies, "answer_accuracy", what, percent=True, recommended=chosen)
+    st.altair_chart(accuracy, width="stretch")
+    st.subheader("Log-likelihood of the right answer · measured")
+    st.altair_chart(against_kv(paired, "answer_ll_difference", likelihood, recommended=chosen), width="stretch")
 elif any(row["delta_nll"] is not None for row in policies):
-    left.subheader("Loss on the recorded text · measured")
-    left.altair_chart(against_kv(policies, "delta_nll", "ΔNLL (nats per token)", less=True), width="stretch")
-    right.subheader("Agreement with the full cache · measured")
-    right.altair_chart(against_kv(policies, "top1_agreement", "top-1 agreement", percent=True), width="stretch")
+    st.subheader("Loss on the recorded text · measured")
+    st.altair_chart(against_kv(policies, "delta_nll", "ΔNLL (nats per token)", less=True), width="stretch")
+    st.subheader("Agreement with the full cache · measured")
+    st.altair_chart(against_kv(policies, "top1_agreement", "top-1 agreement", percent=True), width="stretch")
 else:
-    left.write("No quality was measured in this run.")
-st.caption("Steps: policies that no other one beats, by point estimate. Beside the points: the keep ratio.")
+    st.write("No quality was measured in this run.")
+ring = " Ring: the recommended one." if chosen else ""
+st.caption(
+    f"Steps: policies that no other one beats, by point estimate. Dashes: the full cache.{ring} Peak KV: mean over "
+    f"trajectories of the most tokens held inside turns; n = {size}."
+)
+if answered and store.info(run).state == "complete":
+    label, icon = "Size a fleet with the quality of this run", ":material/dns:"
+    st.page_link("app_pages/capacity.py", label=label, icon=icon, query_params={"quality": run})
 
 view = st.segmented_control("More", VIEWS, default=VIEWS[0], required=True, key="view", bind="query-params")
 with damage_shown(store):
@@ -116,23 +139,26 @@ with damage_shown(store):
         turns = queries_compare.kv_over_turns(store, run)
         st.subheader("KV over turns · measured")
         if turns:
-            st.altair_chart(charts_compare.kv_over_turns(turns), width="stretch")
-            st.caption("Lines: mean over trajectories that still run. Bands: 10th to 90th percentile of them.")
+            st.altair_chart(charts_compare.kv_over_turns(turns, order), width="stretch")
+            st.caption(
+                f"Lines: mean over trajectories that still run (at most {max(row['trajectories'] for row in turns)}). "
+                "Bands: 10th to 90th percentile of them. A click on a policy's name shows it alone."
+            )
         else:
             st.write("This run has no turn rows.")
     elif view == "Seconds per turn":
         parts = queries_compare.latency_parts(store, run)
         st.subheader("Seconds per turn · measured")
         if parts:
-            left, right = st.columns(2)
-            left.altair_chart(charts_compare.seconds_per_turn(parts), width="stretch")
-            right.altair_chart(
-                charts_compare.ttft_over_turns(queries_compare.ttft_over_turns(store, run)), width="stretch"
-            )
+            waits = queries_compare.ttft_over_turns(store, run)
+            st.altair_chart(charts_compare.seconds_per_turn(parts, order), width="stretch")
             st.caption(
                 f"By forced decode, alone on the replay device, {max(row['n'] for row in parts)} trajectories; the "
-                "first turn is left out of the means. Compaction and prefill are what the first token waits for."
+                "first turn is left out of the means. Compaction and prefill are what the first token waits for. "
+                "Lines: 95 % interval of the whole."
             )
+            st.altair_chart(charts_compare.ttft_over_turns(waits, order), width="stretch")
+            st.caption("Lines: median over trajectories. Bands: 10th to 90th percentile of them.")
         else:
             st.write("Latency was not measured in this run: replay with `--measure both`.")
     elif view in ("Age of the fact", "Families"):
@@ -140,37 +166,46 @@ with damage_shown(store):
         known = queries_compare.OF_PROBES if view == VIEWS[2] else queries_compare.METRICS
         names = [name for name in METRICS if name in known and any(row[name] is not None for row in policies)]
         if names:
-            metric = linked("figure", names, shown=lambda name: METRICS[name])
+            metric = linked("figure", names, shown=METRICS.__getitem__, page=PAGE)
             grouped = queries_compare.by_age if view == VIEWS[2] else queries_compare.by_family
             # Of a family in which full itself answers little, accuracy says nothing.
             rows = grouped(store, run, metric, hidden if metric == "answer_accuracy" else ())
             title = what if metric == "answer_accuracy" else METRICS[metric]
-            across = "turns since the fact" if view == VIEWS[2] else "family"
-            chart = charts_compare.by_group(rows, title, across=across, order=order, percent=metric in SHARES)
-            st.altair_chart(chart, width="content")
-            st.caption("Lines: 95 % interval, trajectories as the unit (standard error of a ratio, Student's t).")
+            chart = charts_compare.by_group(rows, title, among=order, percent=metric in SHARES)
+            st.altair_chart(chart, width="stretch")
+            st.caption(
+                "n: trajectories. Lines: 95 % interval, trajectories as the unit (standard error of a ratio, "
+                "Student's t); none where n is 1."
+            )
         else:
             st.write("This run asked no probes." if view == VIEWS[2] else "No quality was measured in this run.")
     elif view == "Behaviour":
         st.subheader("Behaviour in a closed loop · measured")
-        acted = queries_compare.behaviour(store, run)
-        if acted is None or not acted["policies"]:
+        loops = queries_compare.acted(store, run)
+        acted = {}
+        if loops:
+            loop = linked_replay("closed", store, loops, label="Closed-loop run", page=PAGE)
+            acted = queries_compare.behaviour(store, loop)
+            st.caption(plain(queries.origin(store.info(loop))))
+        if not acted.get("policies"):
             st.write("No closed-loop run of this model: extra turns and repeated searches are not known. Measure them:")
             st.code(f"kvmill replay --mode closed --model {found['model'] or 'MODEL'}", language="bash")
         else:
-            st.caption(queries.origin(store.info(acted["run"])))
             if acted["model_too_weak"]:
                 st.warning(plain(acted["model_too_weak"]))
             left, right = st.columns(2)
+            among = [row["policy"] for row in acted["policies"]]
             growth = "turns beyond full's (share)"
-            left.altair_chart(charts_compare.shares(acted["policies"], {"extra_turns": "extra turns"}, growth))
+            extra = charts_compare.shares(acted["policies"], {"extra_turns": "extra turns"}, growth, among)
+            left.altair_chart(extra, width="stretch")
             repeats = {"repeated_searches": "repeated searches", "near_repeats": "near repeats"}
-            right.altair_chart(charts_compare.shares(acted["policies"], repeats, "share of searches"))
+            again = charts_compare.shares(acted["policies"], repeats, "share of searches", among)
+            right.altair_chart(again, width="stretch")
             table = [{title: row.get(key) for key, title in BEHAVIOUR.items()} for row in acted["policies"]]
-            st.dataframe(table, hide_index=True, width="stretch")
+            st.dataframe(table, hide_index=True, width="stretch", column_config=FORMS)
 
-st.subheader("Figures")
+st.subheader("Figures · measured")
 figures = [{title: row.get(key) for key, title in COLUMNS.items()} for row in policies]
-st.dataframe(figures, hide_index=True, width="stretch")
+st.dataframe(figures, hide_index=True, width="stretch", column_config=FORMS)
 st.download_button("Download as CSV", safe_csv(figures), f"{run}.csv", "text/csv", icon=":material/download:")
 legend("measured")

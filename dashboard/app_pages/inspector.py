@@ -3,12 +3,13 @@
 import streamlit as st
 
 from kvmill.dashboard import charts_inspect, queries, queries_inspect
-from kvmill.dashboard.parts import damage_shown, legend, linked, open_store
+from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store
 from kvmill.dashboard.said import plain
 from kvmill.dashboard.tokens_html import key_html, tokens_html, visible
 from kvmill.replay.explain import one_line
 
 MOST_POLICIES = 4
+PAGE = "inspector"
 ACTIONS = {
     "policy": "policy",
     "action_parsed": "holds an action",
@@ -41,7 +42,7 @@ with damage_shown(store):
         st.stop()
     left, right = st.columns(2)
     with left:
-        run = linked("run", runs, label="Run")
+        run = linked_replay("run", store, runs, label="Run", page=PAGE)
     known = {row["trajectory_id"]: row for row in queries_inspect.trajectories(store, run)}
     if not known:
         st.info("No trajectory of this run was replayed to its end.", icon=":material/info:")
@@ -51,9 +52,10 @@ with damage_shown(store):
             "trajectory",
             list(known),
             label="Trajectory",
+            page=PAGE,
             shown=lambda name: f"{name} · {known[name]['family']} · {known[name]['turns']} turns",
         )
-    st.caption(queries.origin(store.info(run)))
+    st.caption(f"{plain(queries.origin(store.info(run)))}, n = 1 trajectory")
     shares = queries_inspect.turn_shares(store, run, trajectory)
     if not shares:
         st.info(f"This run kept no tokens of {plain(trajectory)}.", icon=":material/info:")
@@ -65,12 +67,13 @@ order = [*(policy for policy in asked if policy in present), *sorted(present.dif
 others = [policy for policy in order if policy != "full"] or order
 st.subheader("What is left of each turn at the end · measured")
 st.altair_chart(charts_inspect.kept_by_turn(shares, order), width="stretch")
+st.caption("Mean share of layer-heads that still hold a token of the segment when the trajectory ends.")
 
 st.subheader("Tokens of a turn")
 left, right = st.columns([1, 2])
 turns = sorted({str(row["turn"]) for row in shares}, key=int)
 with left:
-    turn = int(linked("turn", turns, label="Turn (from 0)"))
+    turn = int(linked("turn", turns, label="Turn (from 0)", page=PAGE))
 chosen = right.multiselect(
     f"Policies side by side (at most {MOST_POLICIES})",
     order,
@@ -96,7 +99,7 @@ for column, policy in zip(st.columns(len(chosen)), chosen, strict=True):
     column.markdown(f"**`{policy}`**")
     entry = departed.get(policy)
     if entry and entry["diverged_turn"] == turn:
-        column.warning(f"Here it first departs from full: {entry['by']}.", icon=":material/call_split:")
+        column.info(f"Here it first departs from full: {entry['by']}.", icon=":material/call_split:")
     elif entry and entry["diverged_turn"] is not None:
         column.caption(f"First departs from full at turn {entry['diverged_turn']}: {entry['by']}.")
     elif entry:
@@ -115,7 +118,8 @@ work = [
     for row in entry["turns"]
     if row["turn"] == turn
 ]
-st.dataframe(work, hide_index=True, width="stretch")
+measured = [title for title in WORK.values() if any(row[title] is not None for row in work)]
+st.dataframe(work, hide_index=True, width="stretch", column_order=measured)
 st.subheader("What was dropped before it departed")
 for policy, entry in departed.items():
     st.markdown(f"**`{policy}`**")

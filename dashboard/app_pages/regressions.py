@@ -2,10 +2,10 @@
 
 import streamlit as st
 
-from kvmill.dashboard import charts_compare, charts_gates, queries_compare, queries_gates
+from kvmill.dashboard import charts_compare, charts_gates, queries, queries_compare, queries_gates
 from kvmill.dashboard.access import safe_csv
 from kvmill.dashboard.charts_gates import VERDICTS
-from kvmill.dashboard.parts import damage_shown, legend, linked, open_store
+from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store
 from kvmill.dashboard.said import plain
 
 FIGURES = {
@@ -18,6 +18,7 @@ FIGURES = {
     "kv_tokens_peak": "peak KV (tokens)",
 }
 OF_TURNS = FIGURES | {"kv_tokens": "KV after the turn (tokens)", "compactions": "compactions"}
+PAGE = "regressions"
 EVERY, MOST_NAMED = "all policies and families", 3
 SHARES = ("answer_accuracy", "top1_agreement")
 
@@ -47,7 +48,7 @@ if nights:
     lines = {f"{row['policy']} · {row['family']}": (row["policy"], row["family"]) for row in nights}
     st.altair_chart(charts_gates.verdicts(nights), width="stretch")
     st.caption("Each field is one night's worst finding: " + ", ".join(f"{s} {n}" for n, (_, s) in VERDICTS.items()))
-    line = linked("line", [EVERY, *sorted(lines)], label="History of")
+    line = linked("line", [EVERY, *sorted(lines)], label="History of", page=PAGE)
     history = [row for row in nights if line == EVERY or lines[line] == (row["policy"], row["family"])]
     if line != EVERY and any(row["loss"] is not None for row in history):
         st.altair_chart(charts_gates.loss_over_nights(history), width="content")
@@ -67,18 +68,22 @@ if len(runs) < 2:
 earlier, later = night.get("baseline_replay"), night.get("replay")
 left, right = st.columns(2)
 with left:
-    before = linked("before", runs, earlier if earlier in runs else runs[1], label="Before")
+    one = earlier if earlier in runs else runs[1]
+    before = linked_replay("before", store, runs, one, label="Before", page=PAGE)
 with right:
-    after = linked("after", runs, later if later in runs else runs[0], label="After")
+    other = later if later in runs else runs[0]
+    after = linked_replay("after", store, runs, other, label="After", page=PAGE)
 if before == after:
     st.write("Choose two different runs.")
     st.stop()
 with damage_shown(store):
+    for side, run in (("Before", before), ("After", after)):
+        st.caption(f"{side}: {plain(queries.origin(store.info(run)))}")
     apart = queries_gates.circumstances(store, before, after)
     states = queries_gates.changed_states(store, before, after)
     policies = queries_gates.common_policies(store, before, after)
 if not policies:
-    st.warning("These runs have no policy in common.")
+    st.info("These runs have no policy in common.", icon=":material/info:")
     st.stop()
 with st.expander(f"In what the runs were not alike ({len(apart)})"):
     st.dataframe(apart, hide_index=True, width="stretch")
@@ -86,16 +91,16 @@ if states:
     st.warning(f"{len(states)} cells ended in another state, or are in one of the runs only.")
     st.dataframe(states, hide_index=True, width="stretch")
 
-metric = linked("figure", list(FIGURES), label="Figure", shown=FIGURES.__getitem__)
+metric = linked("figure", list(FIGURES), label="Figure", shown=FIGURES.__getitem__, page=PAGE)
 with damage_shown(store):
     rows = queries_gates.differences(store, before, after, metric)
 if not rows:
     st.write("Both runs measured this figure on no common trajectory.")
     st.stop()
 title = f"{FIGURES[metric]}, after minus before"
-chart = charts_compare.by_group(rows, title, across="family", order=policies, percent=metric in SHARES)
-st.altair_chart(chart, width="content")
-st.caption("Lines: 95 % interval of the paired difference, trajectories as the unit (Student's t).")
+chart = charts_compare.by_group(rows, title, among=policies, percent=metric in SHARES, difference=True)
+st.altair_chart(chart, width="stretch")
+st.caption("n: trajectories. Lines: 95 % interval of the paired difference, trajectories as the unit (Student's t).")
 table = [
     {"policy": row["policy"], "family": row["grp"], "before": row["before"], "after": row["after"]}
     | {"difference": row["value"], "low": row["low"], "high": row["high"], "trajectories": row["n"]}
@@ -108,7 +113,7 @@ st.download_button("Download as CSV", csv, f"{before}-{after}.csv", "text/csv", 
 st.subheader("Down to the turn")
 left, right = st.columns(2)
 with left:
-    policy = linked("policy", policies, label="Policy")
+    policy = linked("policy", policies, label="Policy", page=PAGE)
 with damage_shown(store):
     changed = {
         row["trajectory_id"]: row for row in queries_gates.changed_trajectories(store, before, after, policy, metric)
@@ -121,13 +126,15 @@ with right:
         "trajectory",
         list(changed),
         label="Trajectory, the most changed first",
+        page=PAGE,
         shown=lambda name: f"{name} · {changed[name]['value']:+.4g}",
     )
 with damage_shown(store):
     turns = queries_gates.turns(store, before, after, policy, trajectory)
 first = next((row for row in turns if row["changed"]), None)
 if first:
-    st.warning(f"First differs at turn {first['turn']}: {', '.join(OF_TURNS[name] for name in first['changed'])}.")
+    names = ", ".join(OF_TURNS[name] for name in first["changed"])
+    st.info(f"First differs at turn {first['turn']}: {names}.", icon=":material/call_split:")
 else:
     st.success("No turn differs in any figure but times.", icon=":material/check:")
 figure = metric if any(f"{metric} before" in row for row in turns) else "kv_tokens"

@@ -1,4 +1,4 @@
-"""What charts share: policies keep their colour, shape and label, and only what was measured is drawn."""
+"""What charts share: rows with names, number formats, room for the legend; and the charts of fleets."""
 
 from __future__ import annotations
 
@@ -6,33 +6,23 @@ from typing import Any
 
 import drawing
 
-from kvmill.dashboard import charts, theme
-from kvmill.replay.policies.registry import DEMO_POLICIES
+from kvmill.dashboard import charts
 
 
-def test_every_policy_of_the_demo_has_its_group_and_groups_look_different():
-    groups = {charts.family(policy) for policy in DEMO_POLICIES}
-    assert groups == set(charts.MARKS) - {"other"}
-    assert len({colour for colour, _ in charts.MARKS.values()}) == len(charts.MARKS)
-    assert len({shape for _, shape in charts.MARKS.values()}) == len(charts.MARKS)
-    assert {colour for colour, _ in charts.MARKS.values()} == set(theme.COLOURS)
-    assert charts.family("te(proxy=boundary+assistant,delay=1)") == "te boundary"
-    assert charts.family("something(new=1)") == "other"
+def test_rows_carry_the_short_name_and_only_what_was_measured_is_drawn():
+    rows = [{"policy": "truncate(keep=0.2)", "gpus": 3}, {"policy": "full", "gpus": None}]
+    found = charts.data(rows, ("gpus",), charts.looks_of(rows)).to_dict()["values"]
+    assert found == [{"policy": "truncate(keep=0.2)", "gpus": 3, "name": "truncate 0.2"}]
 
 
-def test_labels_tell_keep_ratios_apart():
-    assert charts.keep_of("te(keep=0.20)") == "0.20"
-    assert charts.keep_of("te") == "0.2"
-    assert charts.keep_of("full") == charts.keep_of("something") == ""
-    assert charts.keep_of("attention(budget=40)") == charts.keep_of("adaptive(loss=0.1)") == ""
-    policies = ("full", "te(keep=0.2)", "drop_tool_outputs", "hybrid(window=20,pool=10)")
-    assert [charts.label(policy) for policy in policies] == ["full", "0.2", "–", "–"]
+def test_a_chart_is_as_tall_as_its_legend():
+    few, many = charts.looks_of([], ["full"]), charts.looks_of([], [f"te(keep=0.{n})" for n in range(10, 50)])
+    assert charts.height_px(few) < charts.height_px(many)
+    assert charts.height_px(many) >= 40 * 20
 
 
-def test_the_legend_names_the_groups_that_occur_and_no_others():
-    rows = [{"policy": "truncate(keep=0.2)"}, {"policy": "full"}]
-    assert charts.colour(rows).to_dict()["scale"]["domain"] == ["full", "truncate"]
-    assert charts.shape(rows).to_dict()["scale"]["range"] == ["circle", "triangle-right"]
+def test_percentages_have_no_more_decimals_than_they_need():
+    assert charts.PERCENT == ".2~%", "d3's own form of % writes 25.000000%"
 
 
 def test_fleets_have_units_and_the_promise_is_a_line_only_where_there_is_one():

@@ -24,8 +24,8 @@ def test_a_field_shows_the_worst_finding_of_its_night():
     rows = [ROW | {"category": "REGRESSION"}, ROW | {"category": "DRIFT"}, ROW | {"family": "b", "category": "OK"}]
     fields, signs = drawing.layers(charts_gates.verdicts(rows))
     assert [(value["line"], value["category"]) for value in fields["values"]] == [
-        ("te · a", "REGRESSION"),
-        ("te · b", "OK"),
+        ("te 0.2 · a", "REGRESSION"),
+        ("te 0.2 · b", "OK"),
     ]
     assert [value["sign"] for value in signs["values"]] == ["✖", "·"]
 

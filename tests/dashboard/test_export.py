@@ -73,3 +73,42 @@ def test_the_object_is_json_without_numbers_that_are_none():
     assert told["plans"][0]["policy"] == "full"
     assert told["level"] is None
     assert told["other"] is None
+
+
+def test_a_command_in_backticks_is_code_and_no_backtick_is_shown():
+    text = export.as_html(FOUND | {"answer": "With `te(keep=0.2)` it needs <9>."})
+    assert "With <code>te(keep=0.2)</code> it needs &lt;9&gt;." in text
+    assert "`" not in text
+
+
+def test_no_folder_of_this_machine_is_in_the_report():
+    line = "kvmill plan --workload=/home/someone/own/load.toml --gpu-file='/data/my own/card.toml' --slo=ttft_p95=2"
+    told = {"lengths": ["read from ~/runs/a.jsonl (assumed)"], "source": "https://example.org/a/b, 35 / 35, USD/hour"}
+    text = export.as_html(FOUND | {"command": line, "workload": "/home/someone/own/load.toml", "assumptions": told})
+    assert not re.search(r"/home|/data|someone|~/|my own/", text)
+    for kept in (
+        "--workload=load.toml",
+        "card.toml",
+        "read from a.jsonl",
+        "https://example.org/a/b, 35 / 35, USD/hour",
+    ):
+        assert kept in text
+    assert json.loads(export.as_json(FOUND | {"command": line}))["command"] == line, "who plans again needs the place"
+
+
+def test_tables_do_not_widen_the_page_and_quality_has_a_column_per_policy():
+    text = export.as_html(FOUND)
+    assert text.count("<table") == text.count('<div class="wide"><table')
+    assert "overflow-x: auto" in text
+    quality = text[text.index("Quality (measured)") :]
+    head = quality[: quality.index("</thead>")]
+    assert head.count("<th>") == 1 + len(FOUND["plans"])
+
+
+def test_a_loss_is_in_points_with_its_interval_and_few_trajectories_are_flagged():
+    row = FOUND["plans"][1] | {"answer_accuracy": 0.5, "quality_n": 4, "quality_model": "smollm2-135m"}
+    row |= {"difference": -0.25, "difference_low": -0.4, "difference_high": -0.1}
+    text = export.as_html(FOUND | {"plans": [FOUND["plans"][0], row]})
+    assert "-25.0 (-40.0 to -10.0)" in text
+    assert "4 (few: see the interval)" in text
+    assert "50.0%" in text

@@ -58,6 +58,47 @@ def test_a_link_opens_the_run_and_the_view_it_names(own_store: Path):
     assert "Quality by family · measured" in words(app)
 
 
+def test_runs_are_offered_with_the_model_and_the_time_and_not_by_name_alone(own_store: Path):
+    run = fabricate.replay(Store.open(own_store))
+    (told,) = open_page("compare").selectbox[0].options
+    assert told.startswith("smollm2-135m · float32 · teacher")
+    assert told.endswith(run)
+
+
+def test_how_many_trajectories_and_probes_stand_beside_the_model(own_store: Path):
+    fabricate.replay(Store.open(own_store), trajectories=12)
+    text = words(open_page("compare"))
+    assert "n = 12 trajectories, 48 probes" in text
+    assert "Only" not in text
+
+
+def test_the_closed_run_that_behaviour_is_of_can_be_chosen_and_linked_to(own_store: Path):
+    store = Store.open(own_store)
+    fabricate.replay(store)
+    first, second = (acted(store, turns) for turns in (5, 6))
+    app = open_page("compare", view="Behaviour")
+    assert app.selectbox[1].value == second, "the newest"
+    assert app.dataframe[0].value["extra turns (share of full's)"].iloc[1] == 0.5
+    app = open_page("compare", view="Behaviour", closed=first)
+    assert app.dataframe[0].value["extra turns (share of full's)"].iloc[1] == 0.25
+
+
+def acted(store: Store, turns: int) -> str:
+    """A closed-loop run in which one policy takes that many turns where full takes four."""
+    run = store.begin("replay", {"model": "smollm2-135m", "policies": ["full", "te"], "mode": "closed"})
+    same = {"mode": "closed", "measure": "quality", "status": "ok", "end_reason": "answered", "recorded_turns": 4}
+    counts = ("generated_tokens", "calls", "calls_exact", "calls_searched", "calls_error", "repeated_calls")
+    same |= dict.fromkeys((*counts, "near_repeats", "searches", "repeated_searches"), 0) | {"family": "registry"}
+    cells = [
+        same | {"cell_id": f"{policy}{n}", "trajectory_id": f"t{n}", "policy": policy, "turns": count}
+        for n in range(3)
+        for policy, count in (("full", 4), ("te", turns))
+    ]
+    run.add({"cells": cells}, key="cells")
+    run.finish()
+    return run.id
+
+
 def test_it_says_why_no_policy_is_recommended(own_store: Path):
     fabricate.replay(Store.open(own_store))
     assert "No policy is recommended: not enough trajectories" in words(open_page("compare"))
@@ -112,8 +153,8 @@ def test_a_name_from_a_trace_is_no_markup(own_store: Path):
     run.add({"cells": cells}, key="a")
     run.finish()
     app = open_page("compare")
-    assert any("evil" in warning.value for warning in app.warning)
-    assert all("![" not in part.value for part in [*app.warning, *app.info, *app.success])
+    assert any("evil" in part.value for part in app.info)
+    assert all("![" not in part.value for part in [*app.warning, *app.info, *app.success, *app.markdown])
 
 
 def test_the_table_is_downloaded_as_csv_that_no_spreadsheet_obeys(own_store: Path, monkeypatch: pytest.MonkeyPatch):

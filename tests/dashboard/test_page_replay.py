@@ -159,4 +159,4 @@ def test_a_busy_or_full_machine_is_said_before_the_start(monkeypatch: pytest.Mon
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(5e8)))
     text = words(open_page("replay"))
     assert "busy (load 64 on 2 cores" in text
-    assert "0.5 GB of memory free" in text
+    assert "500 MB of memory free" in text

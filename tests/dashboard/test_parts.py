@@ -73,6 +73,41 @@ def test_a_choice_is_kept_while_its_page_is_not_shown():
     assert app.markdown[0].value == "c"
 
 
+def two_pages() -> None:
+    import streamlit as st
+
+    from kvmill.dashboard.parts import linked
+
+    page = st.session_state.get("page", "one")
+    st.write(linked("run", ["a", "b", "c"], page=page))
+
+
+def test_a_choice_on_one_page_does_not_change_the_choice_on_another():
+    app = AppTest.from_function(two_pages).run()
+    app.selectbox[0].select("c").run()
+    for page, expected in (("another", "a"), ("one", "c")):
+        app.session_state["page"] = page
+        del app.query_params["run"]  # as a change of pages does
+        app.run()
+        assert app.markdown[0].value == expected
+
+
+def nothing_to_choose() -> None:
+    import streamlit as st
+
+    from kvmill.dashboard.parts import linked
+
+    linked("trajectory", [], label="Trajectory")
+    st.write("went on")
+
+
+def test_nothing_to_choose_from_is_said_and_the_page_ends():
+    app = AppTest.from_function(nothing_to_choose).run()
+    assert not app.exception
+    assert app.info[0].value == "There is no trajectory to choose yet."
+    assert not app.markdown
+
+
 def test_pages_ask_for_the_token_once_and_keep_only_a_flag(own_store: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(access.TOKEN, TOKEN)
     app = AppTest.from_file(str(APP), default_timeout=30).run()

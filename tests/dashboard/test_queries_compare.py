@@ -149,7 +149,8 @@ def test_failed_cells_are_listed_with_their_reason(tmp_path: Path):
 def test_behaviour_is_of_the_closed_run_of_the_same_model(tmp_path: Path):
     store = Store.open(tmp_path)
     run = fabricate.replay(store)
-    assert queries.behaviour(store, run) is None
+    assert queries.acted(store, run) == []
+    made = []
     for model, more in (("smollm2-135m", 2), ("another", 9)):
         closed = store.begin("replay", {"model": model, "policies": ["full", fabricate.BOUNDARY], "mode": "closed"})
         same = {"mode": "closed", "measure": "quality", "status": "ok", "end_reason": "answered", "recorded_turns": 4}
@@ -164,8 +165,10 @@ def test_behaviour_is_of_the_closed_run_of_the_same_model(tmp_path: Path):
         ]
         closed.add({"cells": cells}, key="cells")
         closed.finish()
-    acted = queries.behaviour(store, run)
-    assert acted is not None
+        made.append(closed.id)
+    assert queries.acted(store, run) == made[:1], "of the same model"
+    assert queries.acted(store, made[1]) == made[1:], "a closed-loop run is its own"
+    acted = queries.behaviour(store, made[0])
     found = {policy["policy"]: policy for policy in acted["policies"]}
     assert found[fabricate.BOUNDARY]["extra_turns"] == pytest.approx(0.5)
     assert found["full"]["repeated_searches"] == 0.25
