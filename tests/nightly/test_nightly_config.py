@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvmill.errors import UserError
-from kvmill.nightly.config import MARGINS, PLAN, REPLAY, TABLES, TEXTS, TRACES, load_config
+from kvmill.nightly.config import EXECUTING, MARGINS, PLAN, REPLAY, TABLES, TEXTS, TRACES, load_config
 from kvmill.replay.gate_nouns import Rules
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "nightly.md"
@@ -35,7 +35,7 @@ def test_the_documented_example_is_read_and_shows_every_key(tmp_path: Path) -> N
     assert config.rules.peak_share == {"te(proxy=assistant,delay=1,keep=0.2)": 0.8}
     assert config.plan["agents"] == 400
     assert config.other_code
-    for key in (*TEXTS, *TABLES, *TRACES, *REPLAY, *MARGINS, *PLAN):
+    for key in (*TEXTS, *TABLES, *TRACES, *REPLAY, *EXECUTING, *MARGINS, *PLAN):
         assert re.search(rf"\b{key}\b", example()), key
 
 
@@ -81,6 +81,8 @@ def test_false_switches_a_test_off(tmp_path: Path) -> None:
         (f'{TRACED}[replay]\nmeasure = "all"\n', "unknown measure 'all'"),
         (f'{TRACED}[replay]\npolicies = ["lru"]\n', "unknown policy 'lru'"),
         (f'{TRACED}[replay]\nseed = "1"\n', "seed = '1': give a whole number"),
+        (f'{TRACED}[replay]\nexecutor = "dask"\n', "unknown executor 'dask'"),
+        (f"{TRACED}[replay]\nworkers = 2\n", "--workers: only for --executor ray"),
         (f"{TRACED}[gate]\nkv = 1\n", "unknown key 'kv' in nightly.toml: gate"),
         (f"{TRACED}[gate]\nkl = -0.1\n", "kl = -0.1: a number of 0 or more, or false"),
         (f"{TRACED}[gate]\nkl = true\n", "kl = True: a number of 0 or more, or false"),
