@@ -54,7 +54,8 @@ _ACTIONS_LEGEND = (
     "accuracy"
 )
 _LATENCY_LEGEND = (
-    "TTFT, TPOT, turn: seconds per model call by forced decode, alone on the replay device, over {n} trajectories"
+    "TTFT, TPOT, turn: seconds per model call by forced decode, alone on the replay device, over {n} trajectories; "
+    "the median of repeats"
 )
 
 
@@ -203,7 +204,9 @@ def _notes(found: Row) -> list[str]:
         lines += [f"of these, cut at {found['max_action_tokens']} tokens (--max-action-tokens): {cut}"] if cut else []
     lines += answers_text(entries)
     if timed := max((entry["latency_n"] for entry in entries), default=0):
-        lines.append(_LATENCY_LEGEND.format(n=timed))
+        widest = max((e["turn_spread"] for e in entries if e["turn_spread"] is not None), default=None)
+        spread = "" if widest is None else f", which differ by up to {widest:.0%} (slowest less fastest, of the median)"
+        lines.append(_LATENCY_LEGEND.format(n=timed) + spread)
     if found.get("equal_size"):
         rows = {"peak": "at their peak", "mean": "on average over turns", "final": "after the last turn"}
         lines.append(

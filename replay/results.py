@@ -34,7 +34,7 @@ _PER_TOKEN = ("nll", "delta_nll", "kl", "top1_agreement")
 _PER_PROBE = ("answer_accuracy", "answer_ll", "answer_margin")
 _WORK = ("compaction_flops", "reprefill_tokens", "copied_tokens")
 _MEANS = ("kv_tokens_peak", "kv_tokens_final", "kv_bytes_peak", "aux_bytes_peak", "logical_tokens", *_WORK)
-_SPEEDS = ("ttft_s", "tpot_s", "prefill_s_per_turn", "compaction_s_per_turn", "decode_s_per_token")
+_SPEEDS = ("ttft_s", "tpot_s", "prefill_s_per_turn", "compaction_s_per_turn", "decode_s_per_token", "turn_spread")
 
 
 def _sums(names: Sequence[str], count: str) -> str:

@@ -265,12 +265,16 @@ def latency_rows(
     wall_s: float,
     cut_turns: int = 0,
 ) -> Rows:
-    """Rows of one latency cell; its figures are over the timed calls but the first turn's."""
+    """Rows of one latency cell; its figures are over the timed calls but the first turn's.
+
+    `turn_spread`: the calls' spreads over their medians, as a ratio of sums; None for a single repeat.
+    """
     key = identity.cell(policy, "latency")
     later = [call for call in calls if call.turn > 0] or list(calls)
     decoded = sum(call.decode_tokens for call in later)
     count = len(later)
     decode_s = sum(call.decode_s for call in later) / decoded if decoded else None
+    spreads = [call.spread_s for call in later if call.spread_s is not None]
     cell = {
         **key,
         **identity.columns(),
@@ -284,6 +288,7 @@ def latency_rows(
         "prefill_s_per_turn": sum(call.prefill_s for call in later) / count,
         "compaction_s_per_turn": sum(call.compaction_s for call in later) / count,
         "decode_s_per_token": decode_s,
+        "turn_spread": sum(spreads) / sum(call.turn_s for call in later) if spreads else None,
         "wall_s": wall_s,
     }
     turns = [
@@ -297,6 +302,7 @@ def latency_rows(
             "compaction_s": call.compaction_s,
             "decode_s": call.decode_s,
             "decode_tokens": call.decode_tokens,
+            "spread_s": call.spread_s,
         }
         for call in calls
     ]

@@ -152,6 +152,7 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("prefill_s_per_turn", _f),
         ("compaction_s_per_turn", _f),
         ("decode_s_per_token", _f),
+        ("turn_spread", _f),
         ("wall_s", _f),
     ],
     "turn_metrics": [
@@ -179,6 +180,7 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("compaction_s", _f),
         ("decode_s", _f),
         ("decode_tokens", _i),
+        ("spread_s", _f),  # slowest less fastest repeat of the call
         # Stepwise replay: the action generated at this turn, against the recorded one and against `full`'s own.
         ("generated_tokens", _i),
         *((f"action_{name}{against}", kind) for against in ("", "_full") for name, kind in _AGREEMENT),

@@ -1,12 +1,19 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
 import pytest
+import torch
 from tiny import tiny_model, trajectory
 
+from kvmill.replay import clock as clock_module
 from kvmill.replay import latency
 from kvmill.replay.engine import replay
 from kvmill.replay.forward import Forward
 from kvmill.replay.latency import CallLatency, Stopwatch, measure_latency
 from kvmill.replay.policies.full import Full
 from kvmill.replay.policies.registry import parse_policy
+from kvmill.replay.rows import Identity, latency_rows
 from kvmill.replay.segments import sizes_of, turns_of
 
 
@@ -23,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     ticking = Clock()
-    monkeypatch.setattr(latency.time, "perf_counter", ticking.perf_counter)
+    monkeypatch.setattr(clock_module.time, "perf_counter", ticking.perf_counter)
     feed, compact = latency.Lockstep.feed, latency.Lockstep.compact
 
     def slow_feed(self, chunk):
@@ -37,6 +44,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(latency.Lockstep, "feed", slow_feed)
     monkeypatch.setattr(latency.Lockstep, "compact", slow_compact)
     return ticking
+
+
+def identity() -> Identity:
+    """Of no cell in particular."""
+    return Identity("t", "test", "f", 0, "m", "fingerprint", "float32", "cpu", 1, "teacher")
 
 
 def test_every_second_is_booked_where_it_was_spent(clock: Clock) -> None:
@@ -75,7 +87,8 @@ def test_timing_only_the_last_calls_gives_the_tail_of_timing_all(clock: Clock, p
     every = measure_latency(forward, text, rule, repeats=1)
     last = measure_latency(forward, text, rule, repeats=2, last_turns=3)
     assert [call.turn for call in last] == [3, 4, 5]
-    assert last == every[3:]
+    assert {call.spread_s for call in every} == {None}
+    assert last == [replace(call, spread_s=0.0) for call in every[3:]]
 
 
 def test_a_text_level_policy_prefills_the_cut_text_and_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +106,60 @@ def test_a_text_level_policy_prefills_the_cut_text_and_nothing_twice(monkeypatch
     prints = policy.footprint(sizes_of(text))
     spoken = sum(len(s.ids) for s in text.segments if s.kind != "tool")
     assert sum(fed) == spoken + sum(step.reprefill_tokens for step in prints)
+
+
+def test_repeats_give_their_median_and_how_far_they_lie_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = iter([0.0, 1.0, 5.0, 2.0])  # the warm-up is no repeat
+
+    def run(self: Stopwatch, turns: object, first_timed: int) -> list[CallLatency]:
+        slower = next(passes)
+        return [CallLatency(turn, 10.0 + slower, 100.0, 1000.0 * turn, 3) for turn in (0, 1)]
+
+    monkeypatch.setattr(Stopwatch, "run", run)
+    calls = measure_latency(Forward(tiny_model()), trajectory(turns=2), Full(), repeats=3)
+    assert calls == [CallLatency(turn, 12.0, 100.0, 1000.0 * turn, 3, spread_s=4.0) for turn in (0, 1)]
+    # The first turn's call is left out where there are others: 4 s of 1,112.
+    (cell,) = latency_rows(identity(), Full(), calls, 3, 1.0)["cells"]
+    assert cell["turn_spread"] == pytest.approx(4 / 1112)
+    (cell,) = latency_rows(identity(), Full(), [replace(call, spread_s=None) for call in calls], 1, 1.0)["cells"]
+    assert cell["turn_spread"] is None
+
+
+def test_on_a_gpu_marks_are_events_and_nothing_waits_until_the_pass_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events in an imaginary stream: passes take what the clock of the other tests says, and waits are noted."""
+    stream, waits = [0.0], list[float]()
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            self.at: float | None = None
+
+        def record(self, _: object) -> None:
+            self.at = stream[0]
+
+        def elapsed_time(self, end: Event) -> float:
+            assert waits, "an event is read before the device has come so far"
+            assert None not in (self.at, end.at)
+            return 1e3 * (end.at - self.at)  # type: ignore[operator]
+
+    feed = latency.Lockstep.feed
+
+    def slow_feed(self: latency.Lockstep, chunk: latency.Chunk) -> object:
+        stream[0] += 1.0 if chunk.end - chunk.begin == 1 else 100.0
+        return feed(self, chunk)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "stream")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: waits.append(stream[0]))
+    monkeypatch.setattr(latency.Lockstep, "feed", slow_feed)
+    assert isinstance(clock_module.clock_of(torch.device("cpu")), clock_module.CpuClock)
+    text = trajectory(turns=3, users=False)
+    watch = Stopwatch(Forward(tiny_model()), text, Full(), seed=0)
+    watch.clock = clock_module.clock_of(torch.device("cuda"))
+    calls = watch.run(turns_of(text), 0)
+    assert waits == [stream[0]], "once, after the last pass"
+    for call in calls:
+        assert (call.prefill_s, call.compaction_s, call.decode_s) == pytest.approx((200, 0, call.decode_tokens))
 
 
 def test_a_failing_policy_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,13 @@ def test_without_latency_rows_no_latency_is_shown(tmp_path: Path) -> None:
     assert "TTFT" not in summary_text(summary(store))
 
 
+def test_latency_says_how_far_its_repeats_lie_apart(tmp_path: Path) -> None:
+    found = summary(replay_run(tmp_path)[0])
+    assert "differ by" not in summary_text(found)
+    found["policies"][0]["turn_spread"], found["policies"][1]["turn_spread"] = 0.02, 0.071
+    assert "the median of repeats, which differ by up to 7% (slowest less fastest" in summary_text(found)
+
+
 def test_failed_cells_are_named_with_their_reason(tmp_path: Path) -> None:
     store, _ = replay_run(tmp_path, failed=True)
     assert f"failed cells: {TE} (1: too long)" in summary_text(summary(store))
