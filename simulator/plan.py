@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UserError
 from ..replay.executors.choice import Executing
 from ..replay.policies.registry import parse_policies
 from ..replay.profile import PolicyProfile
@@ -109,9 +110,10 @@ def scenarios_of(
 ) -> list[Scenario]:
     """One scenario per policy of `known`, alike but for the policy and what was measured of it.
 
-    Their session plans are made here, once, for all processes that will simulate them.
+    Their session plans are made here, once, for all processes that will simulate them. UserError when a promise is
+    about the time per output token, and no turn has more than one.
     """
-    return [
+    made = [
         Scenario(
             workload,
             text,
@@ -124,6 +126,13 @@ def scenarios_of(
         ).compiled()
         for text, profile in known.items()
     ]
+    plans = [made[0].plan_of(index) for index in made[0].positions.usable]
+    if any(slo.metric == "tpot" for slo in slos) and all(max(plan.out[plan.begin :]) == 1 for plan in plans):
+        raise UserError(
+            f"workload {workload.name}: every turn answers with one token, which has no time per output token; "
+            "promise --slo ttft_p95=… or e2e_p95=… alone"
+        )
+    return made
 
 
 def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, seeds: Sequence[int]) -> dict[str, Any]:

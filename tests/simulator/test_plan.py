@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from worlds import SLOS, TE, closed, scenario
+from worlds import SLOS, TE, closed, deployment, scenario
 
 from kvmill.errors import UserError
 from kvmill.replay.policies.base import split_turns
@@ -10,7 +10,7 @@ from kvmill.replay.profile import PolicyProfile
 from kvmill.simulator.bench import Variant
 from kvmill.simulator.hardware import find_gpu
 from kvmill.simulator.models import find_geometry
-from kvmill.simulator.plan import answer, deploy, plan
+from kvmill.simulator.plan import answer, deploy, plan, scenarios_of
 from kvmill.simulator.positions import Positions
 from kvmill.simulator.run import run_fleet
 from kvmill.simulator.search import Side
@@ -207,6 +207,15 @@ def test_one_replica_fewer_is_not_called_good_enough(headline):
 def test_a_policy_that_does_not_exist_is_refused_before_anything_runs():
     with pytest.raises(UserError, match="unknown policy 'tee'"):
         small(policies=["tee"])
+
+
+def test_a_promise_about_the_time_per_token_of_single_tokens_is_refused():
+    load, place = closed(5, out=0), deployment()
+    known = {"full": PolicyProfile("full")}
+    with pytest.raises(UserError, match="every turn answers with one token, which has no time per output token"):
+        scenarios_of(load, place, SLOS, known)
+    assert scenarios_of(load, place, SLOS[:1], known)
+    assert scenarios_of(closed(5, out=2), place, SLOS, known)
 
 
 def test_tensor_parallel_size_is_the_smallest_that_holds_the_longest_session(long):
