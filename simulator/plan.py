@@ -127,7 +127,7 @@ def scenarios_of(
         for text, profile in known.items()
     ]
     plans = [made[0].plan_of(index) for index in made[0].positions.usable]
-    if any(slo.metric == "tpot" for slo in slos) and all(max(plan.out[plan.begin :]) == 1 for plan in plans):
+    if any(promise.metric == "tpot" for promise in slo) and all(max(plan.out[plan.begin :]) == 1 for plan in plans):
         raise UserError(
             f"workload {workload.name}: every turn answers with one token, which has no time per output token; "
             "promise --slo ttft_p95=… or e2e_p95=… alone"
