@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -48,3 +49,36 @@ def shared_data() -> Path:
     if not where.is_dir():
         pytest.skip("the shared data folder is absent (set KVMILL_SHARED_DATA to it)")
     return where
+
+
+@pytest.fixture(scope="session")
+def object_server() -> Iterator[Any]:
+    """An S3 server on loopback, with the bucket `bucket`."""
+    pytest.importorskip("moto", reason="moto is not installed: pip install 'kvmill[test]'")
+    from object_server import ObjectServer
+
+    server = ObjectServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def bucket(object_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of an empty store; credentials, cache and manifests seen are this test's alone."""
+    from kvmill.traces import object_home
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "never-shown",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        "AWS_ENDPOINT_URL": object_server.url,
+        "KVMILL_CACHE": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(object_home, "_seen", {})
+    object_server.make_bucket("bucket")
+    return f"s3://bucket/{tmp_path.name}"

@@ -55,15 +55,12 @@ def compact(store: Store) -> int:
     removed = 0
     for home in store.storage.homes():
         held, left = home.holds(), home.left_behind()
-        if not left and (not home.exists() or not _worth(Run(store, home))):
-            continue
-        if not home.acquire():
+        worth = not home.holds_rows() if left else home.exists() and _worth(Run(store, home))
+        if not worth or not home.acquire():
             continue
         try:
-            if not left:
-                removed += _compact(Run(store, store.storage.home(home.id)))  # as it is now that nobody else writes
-            elif not home.holds_rows():
-                removed += home.clear()
+            # Of what was listed, only that nobody began anything there can be trusted now that nobody else writes.
+            removed += home.clear() if left else _compact(Run(store, store.storage.home(home.id)))
         finally:
             if not held:
                 home.release()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,39 +142,6 @@ def tokenizer_with() -> Callable[[str], FakeTokenizer]:
 def templates() -> dict[str, str]:
     """The texts of TEMPLATES, to make others from."""
     return TEMPLATES
-
-
-@pytest.fixture(scope="session")
-def object_server() -> Iterator[Any]:
-    """An S3 server on loopback, with the bucket `bucket`."""
-    pytest.importorskip("moto", reason="moto is not installed: pip install 'kvmill[test]'")
-    from object_server import ObjectServer
-
-    server = ObjectServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def bucket(object_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of an empty store; credentials, cache and manifests seen are this test's alone."""
-    from kvmill.traces import object_home
-
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "never-shown",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": str(tmp_path / "none"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
-        "AWS_ENDPOINT_URL": object_server.url,
-        "KVMILL_CACHE": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(object_home, "_seen", {})
-    object_server.make_bucket("bucket")
-    return f"s3://bucket/{tmp_path.name}"
 
 
 @pytest.fixture
