@@ -13,7 +13,7 @@ from ...traces import manifest
 from ...traces.store import Run, Store
 from ..asked import Asked, Settled
 from ..cells import Job
-from ..device import choose_dtype
+from ..device import choose_dtype, choose_threads
 from ..rows import Who, failed_rows
 from .choice import Executing
 from .cluster import machines, ray_itself
@@ -99,7 +99,12 @@ def share_for(asked: Asked, where: Executing) -> Share:
     """What each worker gets of the connected cluster. UserError where that is not to be had."""
     on_gpus = where.on_gpus(asked.device)
     share = share_out(
-        machines(), workers=where.workers, threads=asked.threads, gpus=where.gpus_per_worker, on_gpus=on_gpus
+        machines(),
+        workers=where.workers,
+        threads=asked.threads,
+        gpus=where.gpus_per_worker,
+        on_gpus=on_gpus,
+        usual=choose_threads(None),  # as in one process, so that the cells are the same ones
     )
     if share.gpus > 1 and asked.measure != "quality":
         raise UserError(

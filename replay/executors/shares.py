@@ -39,18 +39,20 @@ def share_out(
     threads: int | None = None,
     gpus: int | None = None,
     on_gpus: bool | None = None,
+    usual: int | None = None,
 ) -> Share:
     """One worker per `gpus` GPUs, or on CPUs one per `threads` cores; `on_gpus` None takes GPUs where there are any.
 
-    Without `threads` the cores of a machine are divided among its workers: on CPUs a machine has one worker that has
-    them all, or as many as `workers` asks for. UserError where no machine has room for one, or not all have room.
+    Without `threads` the cores of a machine are divided among its workers. On CPUs without `workers` either, a worker
+    has the `usual` threads of a process, or all cores of the smallest machine. UserError where no machine has room for
+    one, or not all have room.
     """
     having = any(machine.gpus for machine in machines)
     on_gpus = having if on_gpus is None else on_gpus
     if gpus is not None and not on_gpus:
         raise UserError("--gpus-per-worker: this replay runs on CPUs; leave it out, or give --device cuda")
     each = (gpus or 1) if on_gpus else 0
-    threads = threads or _threads(machines, workers, each)
+    threads = threads or _threads(machines, workers, each, usual)
     room = sum(_room(machine, threads, each) for machine in machines)
     if room < (workers or 1):
         count = f"{workers or 1} worker{'s' * ((workers or 1) > 1)}"
@@ -63,15 +65,15 @@ def share_out(
     return Share(workers or room, threads, each)
 
 
-def _threads(machines: Sequence[Machine], workers: int | None, gpus: int) -> int:
-    """Cores per worker such that as many workers as possible fit, or `workers`, each with as many as may be."""
+def _threads(machines: Sequence[Machine], workers: int | None, gpus: int, usual: int | None) -> int:
+    """Cores per worker: as many as may be, if there is to be one for every GPU, or `workers` of them."""
     if gpus:
         spread = [machine.cpus // (machine.gpus // gpus) for machine in machines if machine.gpus >= gpus]
         return max(1, min(spread, default=1))
     most = max((machine.cpus for machine in machines), default=1)
     fitting = (t for t in range(most, 0, -1) if sum(machine.cpus // t for machine in machines) >= (workers or 1))
     least = min((machine.cpus for machine in machines if machine.cpus), default=1)
-    return next(fitting, 1) if workers else least
+    return next(fitting, 1) if workers else min(usual or least, least)
 
 
 def _room(machine: Machine, threads: int, gpus: int) -> int:

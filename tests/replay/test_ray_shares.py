@@ -32,6 +32,8 @@ NODE = Machine(cpus=96, gpus=8)
         ([Machine(2, 0)], {"workers": 2}, Share(2, 1, 0)),
         ([Machine(4, 0), Machine(2, 0)], {}, Share(3, 2, 0)),
         ([Machine(4, 0), Machine(2, 0)], {"workers": 1}, Share(1, 4, 0)),
+        ([Machine(4, 0), Machine(16, 0)], {"usual": 8}, Share(5, 4, 0)),
+        ([Machine(16, 0)], {"usual": 8}, Share(2, 8, 0)),
         ([Machine(4, 0), Machine(2, 0)], {"threads": 1}, Share(6, 1, 0)),
     ],
 )
