@@ -60,7 +60,7 @@ def max_load(
     deployment = found.deployment()
     if gpus < 1 or gpus % deployment.tp:
         raise UserError(f"--gpus {gpus}: must be a multiple of the tensor-parallel size {deployment.tp}")
-    scenarios = scenarios_of(found.load, deployment, slos, known, turns, found.fleet)
+    scenarios = [one.compiled() for one in scenarios_of(found.load, deployment, slos, known, turns, found.fleet)]
     seeds = [seed * 1000 + r for r in range(replications)]
     with Bench(scenarios, workers, tick, executing) as bench:
         rows = [_row(bench, i, gpus // deployment.tp, seeds, known, record) for i in range(len(scenarios))]

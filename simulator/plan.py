@@ -69,7 +69,7 @@ def plan(
     texts = [str(policy) for policy in parse_policies(list(policies))]
     deployment = deploy(workload, geometry, gpu, tp, **deployment_fields)
     known = {text: (profiles or {}).get(text) or PolicyProfile(text) for text in texts}
-    scenarios = scenarios_of(workload, deployment, slo, known, turns, fleet)
+    scenarios = [one.compiled() for one in scenarios_of(workload, deployment, slo, known, turns, fleet)]
     most = max(1, max_gpus // deployment.tp)
     seeds = [seed * 1000 + r for r in range(replications)]
     with Bench(scenarios, workers, tick, executing) as bench:
@@ -110,10 +110,15 @@ def scenarios_of(
 ) -> list[Scenario]:
     """One scenario per policy of `known`, alike but for the policy and what was measured of it.
 
-    Their session plans are made here, once, for all processes that will simulate them. UserError when a promise is
-    about the time per output token, and no turn has more than one.
+    UserError when a promise is about the time per output token, and no turn has more than one.
     """
-    made = [
+    spoken = (part.tokens for session in workload.sessions for part in session.segments if part.kind == "assistant")
+    if any(promise.metric == "tpot" for promise in slo) and all(tokens <= 1 for tokens in spoken):
+        raise UserError(
+            f"workload {workload.name}: every turn answers with one token, which has no time per output token; "
+            "promise --slo ttft_p95=… or e2e_p95=… alone"
+        )
+    return [
         Scenario(
             workload,
             text,
@@ -123,16 +128,9 @@ def scenarios_of(
             keep_measured=profile.keep_measured,
             turns=turns,
             **(fleet or {}),
-        ).compiled()
+        )
         for text, profile in known.items()
     ]
-    plans = [made[0].plan_of(index) for index in made[0].positions.usable]
-    if any(promise.metric == "tpot" for promise in slo) and all(max(plan.out[plan.begin :]) == 1 for plan in plans):
-        raise UserError(
-            f"workload {workload.name}: every turn answers with one token, which has no time per output token; "
-            "promise --slo ttft_p95=… or e2e_p95=… alone"
-        )
-    return made
 
 
 def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, seeds: Sequence[int]) -> dict[str, Any]:
