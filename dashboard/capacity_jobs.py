@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
@@ -18,7 +19,15 @@ from .parts_jobs import watch
 from .service import Service
 from .verbs import words
 
-_LAST, _LEFT = "capacity job", "capacity left"  # the job begun last; those that were ended because one moved on
+_BEGUN = "capacity begun"
+
+
+@dataclass(slots=True)
+class Begun:
+    """What a session began: the job of the last move, and those that were ended because one moved on."""
+
+    last: str | None = None
+    left: set[str] = field(default_factory=set)
 
 
 def jobs_of(service: Service, ask: Ask) -> tuple[Job | None, Job | None]:
@@ -41,8 +50,8 @@ def refine(service: Service, ask: Ask, jobs: tuple[Job | None, Job | None], repl
         help=f"{FIRST_LOOK} replications, a first look. What is simulated takes the place of the bounds.",
     )
     live = [job for job in jobs if job and not job.ended]
-    first, left = jobs[0], st.session_state.setdefault(_LEFT, set[str]())
-    begun = first is not None and first.id not in left
+    first, mine = jobs[0], st.session_state.setdefault(_BEGUN, Begun())
+    begun = first is not None and first.id not in mine.left
     if first in live and not begun:
         live.remove(first)  # it is being ended
     broken = first is not None and begun and first.state in ("failed", "lost") and not replications
@@ -52,13 +61,13 @@ def refine(service: Service, ask: Ask, jobs: tuple[Job | None, Job | None], repl
         return
     if replications is None:
         if st.session_state.get(MOVED) and automatic and not begun:
-            _begin(service, ask, FIRST_LOOK)
+            _begin(service, ask, FIRST_LOOK, mine)
         if st.button("Simulate again" if begun else "Simulate it", type="primary", icon=":material/play_arrow:"):
-            _begin(service, ask, FIRST_LOOK)
+            _begin(service, ask, FIRST_LOOK, mine)
     elif replications < ENOUGH:
         st.warning(f"A first look: {replications} replications.")
         if st.button(f"Confirm with {ENOUGH} replications", icon=":material/done_all:"):
-            _begin(service, ask, ENOUGH)
+            _begin(service, ask, ENOUGH, mine)
 
 
 def over_load(service: Service, ask: Ask) -> list[dict[str, Any]]:
@@ -102,13 +111,18 @@ def _newest(service: Service, verb: str, options: Mapping[str, Any]) -> Job | No
     return queries_jobs.newest_with(found, verb, words(verb, options))
 
 
-def _begin(service: Service, ask: Ask, replications: int) -> None:
+def _begin(service: Service, ask: Ask, replications: int, mine: Begun) -> None:
+    """Submit the plan and end the one before it.
+
+    Streamlit leaves a script for a newer one wherever that touches the page or the session's state: nothing between
+    the two does, so that no job is begun that the next move does not know of.
+    """
     with refusal_shown():
-        job = service.submit("plan", ask.plan(replications), visitor())
-        before = st.session_state.get(_LAST)
-        st.session_state[_LAST] = job.id
+        who = visitor()
+        job = service.submit("plan", ask.plan(replications), who)
+        before, mine.last = mine.last, job.id
         if before:
             with suppress(NotNow, UnknownJob):  # it ended by itself, or was removed
-                service.cancel(before, visitor())
-                st.session_state[_LEFT].add(before)
+                service.cancel(before, who)
+                mine.left.add(before)
         st.rerun()
