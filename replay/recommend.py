@@ -119,7 +119,7 @@ def recommend(
             others,
             failed=[c.policy for c in candidates if c.failed],
             doubted=[c.policy for c in candidates if _collapses(c, limit)],
-            available=len(info.config["trajectory_ids"]),
+            available=until["available"],
             kinds=until["families"],
             max_loss=max_loss,
             family_loss=limit,

@@ -1,9 +1,9 @@
 """`kvmill replay --until-decided`: draw trajectories at random until no further one would change the recommendation.
 
-The order of all trajectories is drawn beforehand from the seed and listed in the run's config; a batch at a time is
-replayed and looked at with tests that allow for it (`looks`). A run that was broken off goes on with the same draws.
-All policies stay in the run to its end, those out of the question too: in lockstep they share most of a pass, and every
-policy has rows of the same trajectories.
+The order of draws follows from the seed and is listed in the run's config beforehand; a batch at a time is replayed and
+looked at with tests that allow for it (`looks`). A run that was broken off goes on with the same draws. All policies
+stay in the run to its end, those out of the question too: in lockstep they share most of a pass, and every policy has
+rows of the same trajectories.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ..errors import NoAnswer, UserError
+from ..traces.select import stream
 from ..traces.store import Run, Store
 from ..traces.trajectory import Trajectory
 from .looks import KEY
 from .noninferior import by_draw
 from .recommend import CONFIDENCE, MAX_LOSS, check_limits, recommend
+from .recorded import by_id
 from .results import summary
 
-BATCH = 8
+BATCH, POOL = 8, 2_000
 _SAID = ("policy", "reason", "guarantee", "kv_saved", "decided", "n_used", "n_available", "more_trajectories", "limits")
 
 
@@ -63,6 +65,15 @@ class Until:
                 raise UserError(f"--{name} {value}: give 1 or more")
         return until
 
+    def drawn_first(self, store: Store, spec: str, seed: int) -> tuple[list[Trajectory], int]:
+        """The trajectories of `spec` that are drawn first, and how many there are: of a large set no more than 2,000
+        (or `most`) are ever read.
+        """
+        ids, _ = stream(store, spec)
+        first = [ids[at] for at in by_draw(ids, seed)[: max(POOL, self.most or 0)]]
+        found = by_id(store, first)
+        return [found[name] for name in first], len(ids)
+
     def drawn(self, trajectories: Sequence[Trajectory], seed: int) -> list[Trajectory]:
         """All of them in the order in which they are drawn. UserError if none has a probe to decide by."""
         if not any(trajectory.probes for trajectory in trajectories):
@@ -71,10 +82,11 @@ class Until:
             )
         return [trajectories[at] for at in by_draw([trajectory.id for trajectory in trajectories], seed)]
 
-    def config(self, trajectories: Sequence[Trajectory]) -> dict[str, Any]:
-        """What the run's config keeps under `until_decided`; `families` is how many the whole set has."""
+    def config(self, trajectories: Sequence[Trajectory], available: int) -> dict[str, Any]:
+        """What the run's config keeps under `until_decided`: `families` of those that may be drawn from `available`."""
         families = len({trajectory.family for trajectory in trajectories})
-        return {"max_loss": self.max_loss, "confidence": self.confidence, "batch": self.batch, "families": families}
+        limits = {"max_loss": self.max_loss, "confidence": self.confidence, "batch": self.batch}
+        return {**limits, "families": families, "available": available}
 
     def batches(self, run: Run, jobs: Sequence[Job]) -> Iterator[list[Job]]:
         """The jobs (one per trajectory, in the order of draws) that are not in yet, batch by batch, until decided.

@@ -15,6 +15,7 @@ import kvmill
 from kvmill import cli
 from kvmill.console import plain
 from kvmill.errors import NoAnswer, UserError
+from kvmill.replay import until_decided
 from kvmill.replay.noninferior import by_draw
 from kvmill.replay.recommend import recommend
 from kvmill.replay.until_decided import Until, outcome, require_decided
@@ -51,6 +52,7 @@ def begun(path: Path, until: Until, scores: Scores, count: int = 100) -> tuple[R
     ids = [f"t-{i}" for i in range(count)]
     order = [ids[at] for at in by_draw(ids, 3)]
     kept = {"max_loss": until.max_loss, "confidence": until.confidence, "batch": until.batch, "families": 2}
+    kept |= {"available": count}
     config = {"model": "m", "policies": list(scores), "trajectory_ids": order, "until_decided": kept, "mode": "teacher"}
     return Store.open(path).begin("replay", config, seed=3, device="cpu"), [Job(name) for name in order]
 
@@ -215,7 +217,21 @@ def test_draws_are_seeded_and_those_of_a_subset_keep_their_order() -> None:
     assert Until().drawn(some, 0) == [t for t in one if t in some]
     with pytest.raises(UserError, match="no trajectory has a probe"):
         Until().drawn(samples.load("stress"), 0)
-    assert Until().config(runs)["families"] == len({t.family for t in runs})
+    assert Until().config(runs, 99) == {
+        "max_loss": 0.05,
+        "confidence": 0.95,
+        "batch": 8,
+        "families": len({t.family for t in runs}),
+        "available": 99,
+    }
+
+
+def test_of_a_large_set_only_the_first_draws_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(until_decided, "POOL", 7)
+    store, every = Store.open(tmp_path), Until().drawn(samples.load(), 5)
+    assert Until().drawn_first(store, "samples", 5) == (every[:7], len(every))
+    assert Until(most=9).drawn_first(store, "samples", 5) == (every[:9], len(every))
+    assert Until().drawn(every[:7], 5) == every[:7]
 
 
 def test_the_command_draws_batches_resumes_and_says_the_same_as_python(tmp_path: Path, own_store: Path) -> None:
