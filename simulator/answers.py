@@ -15,7 +15,7 @@ from ..traces.store import Store
 from .given import Given, given
 from .outcome import SimResult
 from .plan import plan, scenarios_of
-from .report import averaged, described, quality
+from .report import averaged, described, promised, quality
 from .run import Scenario, run_fleet
 from .sentence import sentence
 from .series import Series, turn_table
@@ -269,6 +269,7 @@ def simulate(
         "policy": text,
         "slo": {s.key: s.limit_s for s in slos},
         "meets": all(result.meets(slos) for result in results),
+        "promises": promised(results, slos),
         **described(scenario, replications, seed),
         **averaged(results),
         **quality(profile, deployment.geometry),

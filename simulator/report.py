@@ -71,6 +71,15 @@ def size_row(results: Sequence[SimResult], slos: Sequence[Slo]) -> dict[str, Any
     }
 
 
+def promised(results: Sequence[SimResult], slos: Sequence[Slo]) -> dict[str, dict[str, float | None]]:
+    """By promise, its latency over the replications: mean and 95 % interval in seconds, no interval of one."""
+    alone = len(results) < 2
+    return {
+        key: {"mean": level.mean, "low": None if alone else level.low, "high": None if alone else level.high}
+        for key, level in levels(results, slos).items()
+    }
+
+
 def binds(results: Sequence[SimResult]) -> str:
     """The binding constraint of most replications, in the words of the first that has it."""
     causes = [result.binding_constraint.partition(":")[0] for result in results]

@@ -9,7 +9,7 @@ from ..console import table
 from .attribution import attribution_text
 from .sentence import COLUMNS, table_rows
 from .stored import FLAT
-from .words import fewer_text, guessed_text, room_text, series_text, short_text, sizes_text
+from .words import fewer_text, guessed_text, promised_text, room_text, series_text, short_text, sizes_text
 
 Found = Mapping[str, Any]
 
@@ -50,6 +50,7 @@ def simulate_text(found: Found) -> str:
     parts = [
         head + growing,
         body,
+        promised_text(found),
         short_text(found),
         rates,
         series_text(found.get("series") or ()),

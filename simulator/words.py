@@ -17,6 +17,16 @@ def level_words(level: Sequence[float]) -> str:
     return f"{mean:.3g} ({low:.3g}–{high:.3g})"
 
 
+def promised_text(found: Row) -> str:
+    """The promised latencies with their intervals over replications; empty where one replication has none."""
+    lines = [
+        f"  {key} {level_words([level['mean'], level['low'], level['high']])} s of {found['slo'][key]:g}"
+        for key, level in found["promises"].items()
+        if level["low"] is not None
+    ]
+    return f"Promises ({found['statistic']}):\n" + "\n".join(lines) if lines else ""
+
+
 def fewer_text(rows: Sequence[Row], slo: Mapping[str, float]) -> str:
     """Why not one replica fewer: what happens there, a line per policy."""
     lines = []

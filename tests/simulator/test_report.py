@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from worlds import SLOS, closed, scenario
 
-from kvmill.simulator.report import averaged, described, saturated, size_row
+from kvmill.simulator.report import averaged, described, promised, saturated, size_row
 from kvmill.simulator.run import run_fleet
 
 WORLD = scenario(closed(5), turns=100)
@@ -20,6 +20,15 @@ def test_percentiles_that_are_short_of_turns_say_by_how_many():
     assert averaged(runs(requests=[600, 5000]))["turns_short"] == {"p99": 400}
     assert averaged(runs(requests=[15, 30]))["turns_short"] == {"p50": 5, "p90": 85, "p95": 185, "p99": 985}
     assert averaged(runs(requests=[1000]))["turns_short"] == {}
+
+
+def test_a_promised_latency_has_an_interval_from_two_replications_on():
+    twice = runs(values=[{"ttft_p95": 1.0, "tpot_p95": 0.02}, {"ttft_p95": 4.0, "tpot_p95": 0.02}])
+    found = promised(twice, SLOS)
+    assert found["ttft_p95"]["mean"] == pytest.approx(2.0), "a geometric mean"
+    assert found["ttft_p95"]["low"] < 2.0 < found["ttft_p95"]["high"]
+    assert found["tpot_p95"] == pytest.approx({"mean": 0.02, "low": 0.02, "high": 0.02})
+    assert promised(twice[:1], SLOS)["ttft_p95"] == {"mean": pytest.approx(1.0), "low": None, "high": None}
 
 
 def test_a_size_is_saturated_when_most_replications_are():

@@ -1,4 +1,13 @@
-from kvmill.simulator.words import fewer_text, guessed_text, level_words, room_text, series_text, short_text, sizes_text
+from kvmill.simulator.words import (
+    fewer_text,
+    guessed_text,
+    level_words,
+    promised_text,
+    room_text,
+    series_text,
+    short_text,
+    sizes_text,
+)
 
 SLO = {"ttft_p95": 2.0, "tpot_p99": 0.05}
 LEVELS = {"ttft_p95_s": [2.4, 2.1, 2.8], "tpot_p99_s": [0.04, 0.03, 0.05]}
@@ -6,6 +15,13 @@ LEVELS = {"ttft_p95_s": [2.4, 2.1, 2.8], "tpot_p99_s": [0.04, 0.03, 0.05]}
 
 def test_a_level_is_a_mean_with_its_interval():
     assert level_words([2.345, 2.1, 2.6]) == "2.35 (2.1–2.6)"
+
+
+def test_promises_have_an_interval_where_there_are_replications():
+    level = {"mean": 2.4, "low": 2.1, "high": 2.8}
+    found = {"slo": {"ttft_p95": 2.0}, "statistic": "so and so", "promises": {"ttft_p95": level}}
+    assert promised_text(found) == "Promises (so and so):\n  ttft_p95 2.4 (2.1–2.8) s of 2"
+    assert promised_text(found | {"promises": {"ttft_p95": level | {"low": None, "high": None}}}) == ""
 
 
 def test_why_not_fewer_is_the_row_of_one_replica_fewer():
