@@ -39,7 +39,7 @@ def legend(**more: Any) -> alt.Legend:
 
 def height_px(looks: Looks) -> int:
     """How tall such a chart is, for every policy to stand in the legend."""
-    return max(340, 60 + 24 * len(looks.names))
+    return max(340, 60 + 29 * len(looks.names))
 
 
 def policies_axis(looks: Looks, order: Sequence[str] = ()) -> alt.Y:

@@ -216,12 +216,14 @@ def by_group(
     y = alt.Y(
         "line:N",
         title=None,
-        scale=alt.Scale(domain=lines),
+        scale=alt.Scale(domain=lines, padding=0.6),
         axis=alt.Axis(
             labelExpr="split(datum.label, '\\n')[1] || split(datum.label, '\\n')[2]",
             labelFontWeight=alt.condition(heading, alt.value("bold"), alt.value("normal")),
             labelLimit=260,
             labelOverlap=False,
+            labelBound=False,
+            labelFlush=False,
             ticks=False,
             grid=False,
         ),

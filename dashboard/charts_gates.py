@@ -66,14 +66,14 @@ def loss_over_nights(rows: Rows) -> alt.FacetChart:
     y = alt.Y("loss:Q", title=title)
     names = list(VERDICTS)
     scale = alt.Scale(domain=[*names, "OK"], range=[*(VERDICTS[name][0] for name in names), theme.BLUE])
-    hue = alt.Color("category:N", title="verdict", scale=scale)
+    hue = alt.Color("category:N", scale=scale, legend=alt.Legend(orient="top", title=None))
     tip = ["night:N", "category:N", "detail:N", alt.Tooltip("loss:Q", format=".4f"), alt.Tooltip("n:Q")]
     points = alt.Chart().mark_point(size=70, filled=True, opacity=1).encode(x=x, y=y, color=hue, tooltip=tip)
     rules = alt.Chart().mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q", title=title), y2="high:Q", color=hue)
     margin = alt.Chart().mark_rule(strokeDash=[6, 3], color=theme.VERMILION).encode(y="mean(margin):Q")
     values = [dict(row) for row in rows if row["loss"] is not None and row["metric"] is not None]
-    panels = alt.LayerChart(layer=[margin, rules, points]).properties(width=340, height=200)
-    return panels.facet(facet=alt.Facet("metric:N", title=None), columns=2, data=alt.Data(values=values)).resolve_scale(
+    panels = alt.LayerChart(layer=[margin, rules, points]).properties(width=480, height=200)
+    return panels.facet(facet=alt.Facet("metric:N", title=None), columns=1, data=alt.Data(values=values)).resolve_scale(
         y="independent"
     )
 

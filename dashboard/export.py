@@ -30,7 +30,7 @@ body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem aut
 .wide {{ overflow-x: auto; margin: .5rem 0 1.5rem; }}
 table {{ border-collapse: collapse; }}
 th, td {{ border-bottom: 1px solid {theme.PALE}; padding: .2rem .7rem; text-align: left; vertical-align: top; }}
-td {{ overflow-wrap: anywhere; }}
+td {{ overflow-wrap: break-word; }}
 pre {{ overflow-x: auto; border: 1px solid {theme.PALE}; padding: .6rem; white-space: pre-wrap; }}
 svg text {{ font: 13px system-ui, sans-serif; fill: currentColor; }}
 .small {{ font-size: .85rem; }}

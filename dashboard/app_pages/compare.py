@@ -18,7 +18,7 @@ COLUMNS = {
     "answer_accuracy_low": "accuracy, low",
     "answer_accuracy_high": "accuracy, high",
     "answer_ll": "answer log-likelihood (nats)",
-    "difference": "accuracy minus full",
+    "difference": "accuracy minus full (share)",
     "difference_low": "difference, low",
     "difference_high": "difference, high",
     "answer_ll_difference": "log-likelihood minus full (nats)",
@@ -57,7 +57,7 @@ METRICS = {
 }
 SHARES = ("answer_accuracy", "top1_agreement")
 PAGE = "compare"
-SHARE_COLUMNS = [title for key, title in COLUMNS.items() if key.startswith(("answer_accuracy", "difference"))]
+SHARE_COLUMNS = [title for key, title in COLUMNS.items() if key.startswith("answer_accuracy")]
 SHARE_COLUMNS += [COLUMNS["top1_agreement"], COLUMNS["kv_saved"]]
 SHARE_COLUMNS += [title for key, title in BEHAVIOUR.items() if key.startswith("extra_turns") and key[-2:] != "_n"]
 SHARE_COLUMNS += [title for title in BEHAVIOUR.values() if "(share" in title or title.startswith("accuracy")]
@@ -175,7 +175,7 @@ with damage_shown(store):
             st.altair_chart(chart, width="stretch")
             st.caption(
                 "n: trajectories. Lines: 95 % interval, trajectories as the unit (standard error of a ratio, "
-                "Student's t); none where n is 1."
+                "Student's t). A point without a line: one trajectory, or all alike, which tells nothing of others."
             )
         else:
             st.write("This run asked no probes." if view == VIEWS[2] else "No quality was measured in this run.")

@@ -4,7 +4,7 @@ import streamlit as st
 
 from kvmill.dashboard import charts_compare, charts_gates, queries, queries_compare, queries_gates
 from kvmill.dashboard.access import safe_csv
-from kvmill.dashboard.charts_gates import VERDICTS
+from kvmill.dashboard.charts_gates import SIDES, VERDICTS
 from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store
 from kvmill.dashboard.said import plain
 
@@ -18,6 +18,12 @@ FIGURES = {
     "kv_tokens_peak": "peak KV (tokens)",
 }
 OF_TURNS = FIGURES | {"kv_tokens": "KV after the turn (tokens)", "compactions": "compactions"}
+EVERY_TURN = OF_TURNS | {
+    "ttft_s": "time to first token (s)",
+    "prefill_s": "prefill (s)",
+    "compaction_s": "compaction (s)",
+    "decode_s": "decode (s)",
+}
 PAGE = "regressions"
 EVERY, MOST_NAMED = "all policies and families", 3
 SHARES = ("answer_accuracy", "top1_agreement")
@@ -141,5 +147,11 @@ figure = metric if any(f"{metric} before" in row for row in turns) else "kv_toke
 left, right = st.columns(2)
 left.altair_chart(charts_gates.before_and_after(turns, figure, FIGURES.get(figure, OF_TURNS[figure])), width="stretch")
 right.altair_chart(charts_gates.before_and_after(turns, "kv_tokens", OF_TURNS["kv_tokens"]), width="stretch")
-st.dataframe([row | {"changed": ", ".join(row["changed"])} for row in turns], hide_index=True, width="stretch")
+shown = [name for name in EVERY_TURN if any(row.get(f"{name} {side}") is not None for row in turns for side in SIDES)]
+table = [
+    {"turn": row["turn"], "changed": ", ".join(OF_TURNS[name] for name in row["changed"])}
+    | {f"{EVERY_TURN[name]}, {side}": row[f"{name} {side}"] for name in shown for side in SIDES}
+    for row in turns
+]
+st.dataframe(table, hide_index=True, width="stretch")
 legend("measured")

@@ -53,9 +53,9 @@ def test_text_of_a_trace_stays_text(own_store: Path):
 def test_a_link_opens_trajectory_turn_and_policies(own_store: Path):
     store = Store.open(own_store)
     run = kept_rows.kept_replay(store)
-    app = open_page("inspector", run=run, trajectory="t-1", turn="2", policies="full")
+    app = open_page("inspector", run=run, trajectory="t-1", turn="2", policies=fabricate.BOUNDARY)
     assert [box.value for box in app.selectbox] == [run, "t-1", "2"]
-    assert app.multiselect[0].value == ["full"]
+    assert app.multiselect[0].value == [fabricate.BOUNDARY], "as it is spelled in full"
     assert "positions 16 to 23" in html(app)[1]
     assert "turn 9" in words(open_page("inspector", turn="9")), "a stale link is said to be one"
 

@@ -83,6 +83,9 @@ def test_two_runs_are_compared_down_to_the_turn(own_store: Path):
     assert "No turn differs in any figure but times." in words(app), "full comes first, and it is the same"
     app = open_page("regressions", policy=fabricate.BOUNDARY)
     assert "First differs at turn 1: NLL (nats per token)." in words(app)
+    turns = app.dataframe[-1].value
+    assert list(turns["NLL (nats per token), after"]) == [1.0, 1.5, 1.5]
+    assert not any("TTFT" in name or "first token" in name for name in turns), "what was not measured has no column"
 
 
 def test_runs_with_nothing_in_common_say_so(own_store: Path):
