@@ -18,6 +18,7 @@ from kvmill.errors import NoAnswer, UserError
 from kvmill.replay import until_decided
 from kvmill.replay.noninferior import by_draw
 from kvmill.replay.recommend import recommend
+from kvmill.replay.report import decided_text, recommendation_text, summary_text
 from kvmill.replay.until_decided import Until, outcome, require_decided
 from kvmill.traces import samples
 from kvmill.traces.store import Run, Store
@@ -99,6 +100,11 @@ def test_it_stops_when_the_answer_stands_and_says_how_many_it_took(tmp_path: Pat
     assert f"decided after {used} of 100 trajectories: it loses at most 30% of full's accuracy" in found["reason"]
     assert {policy["policy"]: policy["n"] for policy in found["policies"]} == dict.fromkeys(CLEAR, used)
     require_decided(found)
+    assert decided_text(found).startswith(f"{LARGE}: decided after {used} of 100")
+    said = recommendation_text(recommend(run.store, run.id))
+    assert "guarantee: anytime-valid, whatever their distribution, and however often the run was looked at" in said
+    assert "before the level is shared by 2 policies" in said
+    assert "trajectories were drawn until the recommendation was decided" in summary_text(found)
     earlier = recommend(run.store, run.id, max_loss=0.01)
     assert (earlier["decided"], earlier["policy"]) == (False, None)
     assert [c["p_paired"] for c in earlier["candidates"]] == [None, None]
