@@ -143,20 +143,25 @@ def test_copies_are_bounded_and_forgotten_with_what_they_were_of(bucket: str, mo
     assert second in store.info(second).run_id
 
 
-def test_a_run_of_an_old_name_shows_none_of_the_old_rows(bucket: str) -> None:
-    store = Store.open(bucket)
-    for value in ("old", "new"):
-        run = store.begin("replay", {}, run_id="mine")
+def upload(folder: Path, bucket: str) -> None:
+    """Every file as it is, under its own name."""
+    for path in folder.rglob("*.*"):
+        objects.Bucket.of(bucket).put(str(path.relative_to(folder)), path.read_bytes())
+
+
+def test_a_run_of_an_old_name_shows_none_of_the_old_rows(bucket: str, tmp_path: Path) -> None:
+    for value in ("old", "new"):  # files of one name and one size
+        run = Store.open(tmp_path / value).begin("replay", {}, run_id="mine")
         run.add({"cells": [cell(value)]}, key="x")
-        assert store.query("select trajectory_id t from cells")["t"].to_pylist() == [value]
-        store.remove(run.id)
+        run.finish()
+        upload(tmp_path / value, bucket)
+        assert Store.open(bucket).query("select trajectory_id t from cells")["t"].to_pylist() == [value]
 
 
 def test_a_folder_copied_to_a_bucket_is_the_same_store(bucket: str, tmp_path: Path) -> None:
     local, there = Store.open(tmp_path / "local"), Store.open(bucket)
     filled(local, 2)
-    for path in (tmp_path / "local").rglob("*.*"):
-        objects.Bucket.of(bucket).put(str(path.relative_to(tmp_path / "local")), path.read_bytes())
+    upload(tmp_path / "local", bucket)
     assert there.runs() == local.runs()
     assert there.query("select * from cells order by all") == local.query("select * from cells order by all")
     assert there.check() == []
