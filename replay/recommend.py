@@ -96,7 +96,7 @@ def recommend(
     asked = until or {"max_loss": MAX_LOSS, "confidence": CONFIDENCE}
     max_loss = float(asked["max_loss"] if max_loss is None else max_loss)
     confidence = float(asked["confidence"] if confidence is None else confidence)
-    limit = max_loss + 0.10 if max_family_loss is None else max_family_loss
+    limit = round(max_loss + 0.10, 9) if max_family_loss is None else max_family_loss
     rows = store.query(_SCORES, [info.run_id]).to_pylist()
     drawn = drawn_by(store, info) if until else []
     if until:

@@ -55,7 +55,7 @@ def _shown(entry: Row) -> dict[str, Any]:
         "answered": _percent(entry["answered"]),
         "closed_accuracy": _spread(entry, "closed_accuracy", "{:.0%}"),
         "turns": _spread(entry, "turns_mean", "{:.1f}"),
-        "extra": _spread(entry, "extra_turns", "{:+.0%}"),
+        "extra": _extra(entry),
         "searches": _fixed(entry["searches"]),
         "near": _percent(entry["near_repeats"]),
         "errors": _percent(entry["tool_errors"]),
@@ -69,6 +69,12 @@ def _spread(entry: Row, name: str, form: str) -> str | None:
     if value is None:
         return None
     return form.format(value) + (f" ({form.format(low)} to {form.format(high)})" if low is not None else "")
+
+
+def _extra(entry: Row) -> str | None:
+    """Extra turns, and of how many pairs: one pair alone may say anything."""
+    said, pairs = _spread(entry, "extra_turns", "{:+.0%}"), entry["extra_turns_n"]
+    return said and f"{said}, {pairs} {'pair' if pairs == 1 else 'pairs'}"
 
 
 def _percent(share: float | None) -> str | None:

@@ -82,6 +82,7 @@ def test_a_family_that_collapses_is_not_hidden_by_the_others(tmp_path: Path) -> 
     found = recommend(store)
     assert found["policy"] is None
     assert "family a loses 40%, more than 15%" in found["reason"]
+    assert recommend(store)["limits"]["max_family_loss"] == 0.15, "0.05 + 0.10, as people add"
     assert recommend(store, max_family_loss=0.5)["policy"] == MIDDLE
     assert recommend(store, max_family_loss=0.5)["worst_family"]["family"] == "a"
 

@@ -175,7 +175,7 @@ def test_families_have_their_own_figures(tmp_path: Path) -> None:
 def test_the_text_leads_with_behaviour(tmp_path: Path) -> None:
     text = summary_text(summary(closed(tmp_path)))
     assert "closed-loop replay (2 recorded turns first, at most twice the recorded turns and 4; actions: greedy" in text
-    assert "+9% (-62% to +140%)" in text
+    assert "+9% (-62% to +140%), 3 pairs" in text
     assert "answered 2, no_action 1, turn_limit 1" in text
     assert "ΔNLL" not in text
     assert "too weak" not in text

@@ -149,13 +149,17 @@ def test_bad_settings_are_one_clear_line(tmp_path: Path, model: str, given: dict
 
 
 @pytest.mark.skipif(not cached_file(ALIASES["smollm2-135m"]).exists(), reason="smollm2-135m is not in the cache")
-def test_the_bundled_model_acts_on_the_samples(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("turns", "probes", "asked"), [(3, "none", 0), pytest.param(4, "recorded", 16, marks=pytest.mark.slow)]
+)
+def test_the_bundled_model_acts_on_the_samples(tmp_path: Path, turns: int, probes: str, asked: int) -> None:
     command = [sys.executable, "-m", "kvmill", "replay", "--mode", "closed", "--limit", "2", "--traces", "samples"]
-    more = ["--policy", TE, "--max-turns", "4", "--max-action-tokens", "30", "--store", str(tmp_path), "--json"]
-    done = subprocess.run([*command, *more], capture_output=True, text=True, check=True)
+    command += ["--policy", TE, "--max-turns", str(turns), "--max-action-tokens", "30", "--probes", probes]
+    done = subprocess.run([*command, "--store", str(tmp_path), "--json"], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert (found["mode"], [entry["status"]["ok"] for entry in found["policies"]]) == ("closed", [2, 2])
     for entry in found["policies"]:
         assert sum(entry["end_reasons"].values()) == 2
-        assert 3 <= entry["turns_mean"] <= 4
+        assert 3 <= entry["turns_mean"] <= turns
         assert entry["calls"] > 0
+        assert entry["n_probes"] == asked
