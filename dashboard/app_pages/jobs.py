@@ -28,7 +28,8 @@ if by_id[chosen].ended and run:
         address = {"run": run}
         st.page_link("app_pages/compare.py", label=f"Compare the policies of {run}", icon=ARROW, query_params=address)
     if verb in ("plan", "demo"):
-        st.page_link("app_pages/capacity.py", label="See the GPUs that are needed", icon=ARROW)
+        address = {"run": run} if run.startswith("plan-") else {}  # a largest load is no plan
+        st.page_link("app_pages/capacity.py", label="See the GPUs that are needed", icon=ARROW, query_params=address)
     if verb == "traces ingest":
         st.page_link("app_pages/traces.py", label=f"What was read: {run}", icon=ARROW, query_params={"ingest": run})
 with refusal_shown():

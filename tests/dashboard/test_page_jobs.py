@@ -53,6 +53,14 @@ def test_a_running_job_shows_its_progress_and_is_cancelled_by_a_button(jobs: Job
     assert jobs.list() == []
 
 
+@pytest.mark.parametrize(("run", "there"), [("plan-20260101", True), ("max-load-20260101", False)])
+def test_a_plan_links_to_its_own_answer(idle: Jobs, run: str, there: bool):
+    job = idle.submit("plan", PLAN, by="ann")
+    state(idle, job.id, state="done", ended=now(), run=run)
+    links = [str(link.proto) for link in open_page("jobs").get("page_link")]
+    assert any("See the GPUs" in link and (f"run={run}" in link) is there for link in links)
+
+
 def test_the_time_to_go_is_said_and_is_an_estimate(idle: Jobs):
     job = idle.submit("replay", [], by="ann")
     progress = {"label": "replay", "done": 3, "total": 12, "unit": "cell groups", "detail": "registry-3", "eta_s": 75.0}
