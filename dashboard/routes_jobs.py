@@ -48,7 +48,8 @@ JOB: Schema = {
     },
 }
 JOB = {**JOB, "required": list(JOB["properties"]), "additionalProperties": False}
-JOB_ID = Parameter("job", {"type": "string", "maxLength": 64}, "A job's id.", "path")
+# So that no id is the name of a command, whose path is another one.
+JOB_ID = Parameter("job", {"type": "string", "maxLength": 64, "pattern": "^[0-9a-f-]+$"}, "A job's id.", "path")
 _GONE = {404: "there is no such job", 503: "its record is damaged"}
 
 
