@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import altair as alt
 
@@ -68,7 +69,7 @@ class Looks:
     def _all(self) -> list[Mark]:
         return [self.marks[policy] for policy in self.names]
 
-    def _scale(self, values: Sequence[object]) -> alt.Scale:
+    def _scale(self, values: Sequence[Any]) -> alt.Scale:
         return alt.Scale(domain=list(self.names.values()), range=list(values))
 
 

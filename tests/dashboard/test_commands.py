@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from serving import TOKEN, free_port
 
+from kvmill.dashboard import theme
 from kvmill.dashboard.commands import command, environment
 from kvmill.errors import UserError
 
@@ -76,6 +77,12 @@ def test_the_server_is_this_interpreter_without_usage_statistics():
     assert "--server.address=127.0.0.1" in arguments
     assert "--browser.serverAddress=kvmill.example" in command("127.0.0.1", free_port(), "kvmill.example")
     assert {"--server.enableCORS=true", "--server.enableXsrfProtection=true"} <= set(arguments)
+
+
+def test_what_is_chosen_on_a_page_is_not_red_as_errors_are():
+    arguments = command("127.0.0.1", free_port())
+    for ground, colour in (("light", theme.BLUE), ("dark", theme.ACCENT_ON_DARK)):
+        assert f"--theme.{ground}.primaryColor={colour}" in arguments
 
 
 def test_it_serves_and_one_signal_ends_it(tmp_path: Path):

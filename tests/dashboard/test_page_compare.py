@@ -99,6 +99,18 @@ def acted(store: Store, turns: int) -> str:
     return run.id
 
 
+def test_what_is_damaged_is_listed_as_words_and_a_long_list_is_cut(own_store: Path):
+    store = Store.open(own_store)
+    for _ in range(12):
+        run = store.begin("replay", {})
+        run.finish()
+        (store.folder(run.id) / "manifest.json").write_text("{")
+    app = open_page("compare")
+    assert "`kvmill store check`" in app.error[0].value, "a command is code"
+    assert "finds (12)" in app.markdown[-1].value
+    assert "and 2 more" in app.markdown[-1].value
+
+
 def test_it_says_why_no_policy_is_recommended(own_store: Path):
     fabricate.replay(Store.open(own_store))
     assert "No policy is recommended: not enough trajectories" in words(open_page("compare"))
