@@ -128,12 +128,10 @@ def duration(seconds: float) -> str:
 
 def size(count: float) -> str:
     """`540_000_000` bytes → `540 MB`: three digits, in powers of 1,000."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 999.5:
-            break
-        count /= 1000
-    else:
-        unit = "TB"
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while count >= 999.5 and len(units) > 1:
+        count, units = count / 1000, units[1:]
+    unit = units[0]
     return f"{count:.0f} {unit}" if count >= 99.5 or unit == "bytes" else f"{count:.3g} {unit}"
 
 
