@@ -176,6 +176,8 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
     happened["binding_constraint"] = binds(short or side.results[at])
     if short:  # what binds shows where one replica is missing
         happened["binding_constraint"] += f" ({(at - 1) * tp} GPUs, one replica fewer)"
+    elif side.count is None:
+        happened["binding_constraint"] += f" ({at * tp} GPUs)"
     elif side.count == 1:
         happened["binding_constraint"] = "none: one replica keeps every promise"
     return row | {k: v for k, v in happened.items() if k != "gpus"} | quality(profile, scenario.deployment.geometry)

@@ -47,10 +47,10 @@ def sentence(plan: Mapping[str, Any], policy: str) -> str:
 
 
 def _best_shown(row: Row, slo: Mapping[str, float], gpu: str) -> str:
-    """Of a row without an answer: the promises that the largest fleet simulated misses, and what it shows instead."""
-    if not row.get("sizes"):
+    """Of a row without an answer: what the largest fleet shows of the promises it misses, where it was simulated."""
+    largest = max(row.get("sizes") or (), key=lambda size: size["gpus"], default=None)
+    if largest is None or largest["gpus"] < row["gpus_searched"]:
         return ""
-    largest = max(row["sizes"], key=lambda size: size["gpus"])
     shown = {promise: largest[f"{promise.key}_s"][0] for promise in parse_slo(slo)}
     missed = [f"p{p.percentile} {p.metric.upper()} {s:.3g} s" for p, s in shown.items() if p.limit_s < s < float("inf")]
     return f" {largest['gpus']} × {gpu} show {' and '.join(missed)} (simulated)." if missed else ""

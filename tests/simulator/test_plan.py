@@ -194,6 +194,7 @@ def test_no_fleet_is_an_answer_with_its_constraint():
         assert row["gpus"] is row["gpus_saved"] is row["gpus_if_slower"] is row["cost_per_month"] is None
         assert row["binding_constraint"].startswith("weight streaming: p95 TPOT at ")
         assert "one decode step takes 7 ms even alone" in row["binding_constraint"]
+        assert row["binding_constraint"].endswith(f" ({row['sizes'][-1]['gpus']} GPUs)"), "where it was seen"
     assert sentence(found, TE).startswith(f"No fleet of up to 30 × H100 serves test with {TE}")
 
 

@@ -102,6 +102,7 @@ def test_the_largest_fleet_says_how_far_a_promise_is_missed():
     ]
     te = row(TE, None, None, None, None, "prefill compute: x", sizes=sizes)
     assert "do. 512 × H200 show p95 TTFT 2.28 s (simulated). Binding" in sentence(found(FULL, te), TE)
+    assert "(simulated)" not in sentence(found(FULL, te | {"sizes": sizes[:1]}), TE), "closed forms looked at one size"
     rejecting = [sizes[1] | {"ttft_p95_s": [float("inf")] * 3}]
     assert "(simulated)" not in sentence(found(FULL, te | {"sizes": rejecting}), TE)
 
