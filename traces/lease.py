@@ -21,6 +21,7 @@ from .objects import Bucket
 
 NAME = "lease.json"
 SECONDS = 60.0  # without a renewal, until others may take it
+RENEWING = "kvmill-leases"  # the thread that does it
 _MARGIN_S = 2.0  # times of objects are whole seconds
 _FREE = b'{"owner": null}'
 
@@ -122,7 +123,7 @@ def _keep(lease: Lease) -> None:
     with _guard:
         _held[lease.bucket.address(lease.key)] = lease
         if _renewing is None or not _renewing.is_alive():
-            _renewing = threading.Thread(target=_renew_all, name="kvmill-leases", daemon=True)
+            _renewing = threading.Thread(target=_renew_all, name=RENEWING, daemon=True)
             _renewing.start()
 
 
