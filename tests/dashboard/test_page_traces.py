@@ -129,7 +129,9 @@ def test_losses_lengths_and_turns_of_real_formats_are_shown(own_store: Path):
     assert set(found["format found"]) == {"tau-bench", "swe-agent"}
     characters = sorted(store.query("SELECT characters FROM trajectories")["characters"].to_pylist())
     listed = ", ".join(f"{value:,}" for value in characters)
-    assert f"characters per trajectory (recorded)**: {listed} (n = {len(characters)})" in words(app), "a few values are no distribution"
+    assert f"characters per trajectory (recorded)**: {listed} (n = {len(characters)})" in words(app), (
+        "a few values are no distribution"
+    )
     lost = next(frame.value for frame in app.dataframe if "meaning" in frame.value)
     assert all(lost["meaning"]), "every loss is said in words"
     assert "Trajectories do not say when they began" in words(app)
