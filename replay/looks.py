@@ -113,9 +113,8 @@ def said(look: Look, max_loss: float, confidence: float) -> str:
     left = look.available - look.drawn
     about = "how many more would decide cannot be told yet"
     if found.more is not None:
-        about = f"about {found.more} more would decide (estimated)" + (
-            f", and there are {left}" if found.more > left else ""
-        )
+        short = f", more than the {left} that are left" if found.more > left else ""
+        about = f"about {found.more} more would decide (estimated){short}"
     good = f"; it {within}, {sure}, but {', '.join(found.open)} could still be better" if found.policy else ""
     return f"not decided {at}: {about}{good}"
 
