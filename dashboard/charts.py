@@ -54,7 +54,7 @@ def gpus_needed(rows: Rows) -> alt.LayerChart:
     y = policies_axis(looks)
     bars = (
         alt.Chart(data(rows, ("gpus",), looks))
-        .mark_bar(opacity=0.85)
+        .mark_bar(opacity=0.45)  # the interval, in full colour, is seen on it
         .encode(
             y=y,
             x=alt.X("gpus:Q", title="GPUs needed (simulated)", axis=alt.Axis(tickMinStep=1, format=COUNT)),
@@ -69,8 +69,8 @@ def gpus_needed(rows: Rows) -> alt.LayerChart:
     )
     interval = (
         alt.Chart(data(rows, ("gpus_low", "gpus_high"), looks))
-        .mark_rule(strokeWidth=3, color=theme.PALE)
-        .encode(y=y, x="gpus_low:Q", x2="gpus_high:Q")
+        .mark_rule(strokeWidth=3)
+        .encode(y=y, x="gpus_low:Q", x2="gpus_high:Q", color=looks.colour())
     )
     return alt.LayerChart(layer=[bars, interval]).properties(height=60 + 44 * max(1, len(rows)))
 

@@ -25,6 +25,13 @@ def test_percentages_have_no_more_decimals_than_they_need():
     assert charts.PERCENT == ".2~%", "d3's own form of % writes 25.000000%"
 
 
+def test_the_interval_of_a_fleet_is_seen_on_its_bar():
+    bars, interval = drawing.layers(charts.gpus_needed([{"policy": "te", "gpus": 9, "gpus_low": 8, "gpus_high": 10}]))
+    assert bars["encoding"]["color"] == interval["encoding"]["color"]
+    assert bars["mark"]["opacity"] < 0.6
+    assert "opacity" not in interval["mark"]
+
+
 def test_fleets_have_units_and_the_promise_is_a_line_only_where_there_is_one():
     plans: list[dict[str, Any]] = [{"policy": "full", "gpus": 9, "gpus_low": 8, "gpus_high": 10}]
     fleets = [{"gpus": 8, "replications": 10, "tpot_p95_s": 0.04, "tpot_low_s": 0.03, "tpot_high_s": 0.05}]
