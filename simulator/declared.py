@@ -52,7 +52,10 @@ def load_declared(path: str | Path, seed: int) -> Workload:
     for key in raw:
         if key not in KNOWN:
             raise unknown("key", key, KNOWN, where)
-    return _drawn(raw, where, np.random.default_rng([seed, 7]), str(raw.get("name", Path(path).stem)))
+    name = raw.get("name", Path(path).stem)
+    if not isinstance(name, str):
+        raise UserError(f"{where}: name = {name!r}: a text in quotes")
+    return _drawn(raw, where, np.random.default_rng([seed, 7]), name)
 
 
 def _drawn(raw: Mapping[str, Any], where: str, rng: np.random.Generator, name: str) -> Workload:

@@ -108,7 +108,8 @@ def test_single_turns_need_no_tools(write):
         ("user_tokens = [1, -2]", "a number from 0 to 1e\\+12, a list"),
         ("user_tokens = 1e300", "user_tokens = 1e\\+300: a number from 0 to 1e\\+12"),
         ("user_tokens = {p50 = 5, p90 = 1e308}", "p90 = 1e\\+308: a number from 0"),
-        ("rate = 5e-324", "sessions per second, 1e-06 at least"),
+        ("rate = 5e-324", "sessions per second, from 1e-06 to 1e\\+06"),
+        ("name = 5", "load.toml: name = 5: a text in quotes"),
         ("= 3", "not TOML"),
     ],
 )

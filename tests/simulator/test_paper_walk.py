@@ -1,5 +1,6 @@
 """The walk from the paper's batch to a fleet, line by line, on sessions and costs that can be added up by hand."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -131,6 +132,18 @@ def test_the_most_is_found_from_anywhere_and_what_keeps_the_promises_below_it(tr
     assert keeping.agents == max(each for each, _ in tried if each <= 20) >= 20 / 2**0.5
     assert {replicas for _, replicas in tried} == {min(16, -(-400 // int(start)))}
     assert len(said) == len(tried) == len({each for each, _ in tried}), "nothing is run twice"
+
+
+def test_one_fall_by_chance_does_not_end_the_search_upward(monkeypatch):
+    rates = [10, 50, 40, 90, 80, 70, 60, 50]  # by half powers of two from the start
+
+    def run(asked, agents, replicas, seed):
+        step = round(2 * math.log2(agents / replicas / 10))
+        return Carried(agents / replicas, rates[step] if step >= 0 else 1, [])
+
+    monkeypatch.setattr(paper_walk, "_run", run)
+    world = paper_walk.replace(scenario(closed(5)), slos=())
+    assert carried(world, 10.0, 0, lambda _: None)[0].sessions_per_hour == 90
 
 
 def test_without_promises_there_is_nothing_to_keep(tried):
