@@ -7,6 +7,7 @@ alone, the address from AWS_ENDPOINT_URL. Every failure is one line for the user
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,9 @@ class Bucket:
 
     @classmethod
     def of(cls, uri: str) -> Bucket:
-        """The bucket of `s3://NAME/PREFIX`. UserError for another protocol, and for credentials in the address."""
+        """The bucket of `s3://NAME/PREFIX`. UserError for another protocol, for credentials in the address, and where
+        the packages are missing.
+        """
         protocol, _, rest = uri.partition("://")
         if protocol != "s3":
             raise UserError(
@@ -65,6 +68,8 @@ class Bucket:
         name, _, prefix = rest.partition("/")
         if not name:
             raise UserError(f"store {uri!r}: give s3://BUCKET/PREFIX")
+        if importlib.util.find_spec("botocore") is None:
+            raise UserError(f"store {uri}: this needs more packages: pip install 'kvmill[s3]'")
         return cls(name, prefix.strip("/"))
 
     def __str__(self) -> str:
@@ -194,12 +199,10 @@ def _status(*expected: int) -> Iterator[_Answered]:
 @functools.lru_cache(maxsize=4)
 def _client(_process: int, endpoint: str | None) -> Any:
     """A client for all threads of a process; a forked one must not use its parent's connections."""
-    try:
-        import botocore.session
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-    except ImportError:
-        raise UserError("a store on s3:// needs more packages: pip install 'kvmill[s3]'") from None
+    import botocore.session
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
     config = Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_READ_S,

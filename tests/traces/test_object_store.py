@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,12 @@ def test_other_addresses_are_refused_and_no_secret_is_repeated(where: str, word:
     with pytest.raises(UserError, match=word) as refused:
         Store.open(where)
     assert "secret" not in str(refused.value)
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'kvmill\[s3\]'"):
+        Store.open("s3://bucket/x")
 
 
 def test_failures_are_one_line_without_secrets(
