@@ -43,6 +43,7 @@ _ID = Parameter(
 
 async def _receive(call: Call) -> Reply:
     service, declared = call.service, call.request.headers.get("content-length", "")
+    service.require_folder()
     expected = int(declared) if declared.isdigit() else None
     upload = await run_in_threadpool(
         uploads.Upload, service.uploads, call.values["name"], service.most_upload_bytes, expected

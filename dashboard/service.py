@@ -83,8 +83,12 @@ class Service:
         an object store: only jobs read uploads, and its jobs are not run here.
         """
         self.access.require(visitor)
-        _ = self.store.path
+        self.require_folder()
         return self.uploaded(uploads.receive(self.uploads, name, pieces, self.most_upload_bytes), visitor)
+
+    def require_folder(self) -> None:
+        """UserError on an object store: jobs and uploads lie in a folder."""
+        _ = self.store.path
 
     def uploaded(self, found: Uploaded, visitor: Visitor) -> Uploaded:
         """Write an upload that came in to the audit log."""
@@ -104,7 +108,7 @@ class Service:
         Uploads it was read from go at once: they hold it as it was before redaction. UserError if nobody knows the id.
         """
         self.access.require(visitor)
-        _ = self.store.path
+        self.require_folder()
         known = self.store.query(
             "SELECT run_id FROM trajectories WHERE trajectory_id = ? OR run_id = ? "
             "UNION SELECT run_id FROM requests WHERE run_id = ? "

@@ -103,6 +103,8 @@ def test_pages_read_and_jobs_are_refused(bucket: str) -> None:
     for ask in (
         lambda: service.submit("replay", {"traces": "samples"}, visitor),
         lambda: service.upload("a.json", [b"{}"], visitor),
+        lambda: service.delete_traces("any", visitor),
+        service.require_folder,
     ):
         with pytest.raises(UserError, match="object store, and this needs a folder of this machine"):
             ask()
