@@ -130,6 +130,8 @@ def test_the_most_is_found_from_anywhere_and_what_keeps_the_promises_below_it(tr
     assert best.agents == pytest.approx(50, rel=2**0.25 - 1), "to half a stride"
     assert best.sessions_per_hour == max(100 - (each - 50) ** 2 / 100 for each, _ in tried)
     assert keeping.agents == max(each for each, _ in tried if each <= 20) >= 20 / 2**0.5
+    halves = [each for each, _ in tried if abs(2 * math.log2(each / start) % 1 - 0.5) < 0.1]
+    assert len(halves) >= 2, "half a stride to either side of what was found"
     assert {replicas for _, replicas in tried} == {min(16, -(-400 // int(start)))}
     assert len(said) == len(tried) == len({each for each, _ in tried}), "nothing is run twice"
 
