@@ -65,7 +65,7 @@ class ObjectHome:
         """Whether the manifest is there, be it damaged."""
         if self._given is not None:
             return any(listed.key == self._manifest for listed in self._given)
-        return self._bucket.get(self._manifest) is not None
+        return self._bucket.has(self._manifest)
 
     def found(self) -> bool:
         """Whether there is any object."""

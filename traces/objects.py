@@ -87,6 +87,13 @@ class Bucket:
             return Found(answer["Body"].read(), answer["ETag"], _age_s(answer, answer["LastModified"]))
         return Found(b"", known, 0.0) if known and answered.status == 304 else None
 
+    def has(self, key: str) -> bool:
+        """Whether there is such an object."""
+        with self._told(key), _status(404):
+            self._client.head_object(Bucket=self.name, Key=self._whole(key))
+            return True
+        return False
+
     def fetch(self, key: str, into: IO[bytes]) -> bool:
         """Write the object's bytes to an open file; False if there is none."""
         with self._told(key), _status(404):

@@ -23,7 +23,7 @@ from .local_storage import LocalStorage
 from .manifest import FileEntry, RunInfo
 from .places import is_uri
 from .run import Run, hold
-from .storage import Storage
+from .storage import Home, Storage
 from .tables import SCHEMAS
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Store:
         They count when that process calls `Run.adopt` on what this returns; until then no reader sees them. UserError
         for an unknown run, table or column; ValueError for NaN.
         """
-        run = self.open_run(run_id)
+        run = Run(self, self._home(run_id))
         return [run.write_apart(name, rows, key) for name, rows in segments.to_tables(tables, run_id).items()]
 
     def runs(self, kind: str | None = None, state: str | None = None) -> list[RunInfo]:
@@ -146,8 +146,12 @@ class Store:
 
     def info(self, run_id: str) -> RunInfo:
         """What the manifest of one run says. UserError if there is no such run."""
+        return self._home(run_id).read()
+
+    def _home(self, run_id: str) -> Home:
+        """Where a run lies. UserError if there is no such run."""
         if _RUN_ID.fullmatch(run_id) and (home := self.storage.home(run_id)).exists():
-            return home.read()
+            return home
         newest = ", ".join(run.run_id for run in self.runs()[:5]) or "none"
         raise UserError(f"unknown run {run_id!r} in {self}. Newest runs: {newest}")
 
