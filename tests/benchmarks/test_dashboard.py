@@ -24,9 +24,8 @@ def test_the_store_has_200_turn_rows_per_trajectory_and_reads_like_a_real_one(tm
     question = "SELECT count(*) AS n FROM turn_metrics WHERE run_id = ? AND measure = 'quality'"
     assert store.query(question, [runs["replay"]])["n"][0].as_py() == 200 * 20
     assert [row["policy"] for row in summary(store, runs["replay"])["policies"]] == list(POLICIES)
-    acted = queries_compare.behaviour(store, runs["replay"])
-    assert acted is not None
-    assert acted["run"] == runs["closed"]
+    assert queries_compare.acted(store, runs["replay"]) == [runs["closed"]]
+    assert queries_compare.behaviour(store, runs["closed"])["policies"]
     assert len({row["run"] for row in queries_gates.gates(store)}) == 2
     (first, *_) = queries_inspect.trajectories(store, runs["replay"])
     shares = queries_inspect.turn_shares(store, runs["replay"], first["trajectory_id"])
