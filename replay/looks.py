@@ -26,7 +26,10 @@ _BEGUN = "SELECT DISTINCT trajectory_id FROM cells WHERE run_id = $1 AND measure
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """`drawn` of `available` trajectories, `answered` of them with a known truth; `bar` is the log capital of proof."""
+    """`drawn` of `available` trajectories, `answered` of them with a known truth; `bar` is the log capital of proof.
+
+    Of the policies in `failed` nothing is claimed, and nothing that is claimed of "every policy" includes them.
+    """
 
     drawn: int
     available: int
@@ -34,6 +37,7 @@ class Look:
     bar: float
     proofs: Mapping[str, Proof]
     decision: Decision
+    failed: tuple[str, ...] = ()
 
 
 def drawn_by(store: Store, info: RunInfo) -> list[str]:
@@ -62,8 +66,8 @@ def look_at(
 ) -> Look:
     """What `rows` (policy, trajectory_id, family, score, peak) of the trajectories `drawn`, in that order, prove.
 
-    `failed` policies are out of the question; `doubted` ones may not be named yet. Fewer than ten answered trajectories
-    decide nothing.
+    `failed` policies are out of the question; `doubted` ones may not be named yet (a family collapsed in what was
+    drawn, or fewer than ten trajectories have their score). Fewer than ten answered trajectories decide nothing.
     """
     found = {(row["policy"], row["trajectory_id"]): row for row in rows}
     full = [found.get(("full", name)) for name in drawn]
@@ -94,11 +98,16 @@ def look_at(
     if answered < FEW:
         more = None if decision.more is None else max(decision.more, FEW - answered)
         decision = replace(decision, decided=False, policy=None, more=more)
-    return Look(len(drawn), available, answered, bar, proofs, decision)
+    return Look(len(drawn), available, answered, bar, proofs, decision, tuple(sorted(failed)))
 
 
 def said(look: Look, max_loss: float, confidence: float) -> str:
     """The answer of a look in words."""
+    left_out = f"; nothing is said of {', '.join(look.failed)}: cells failed" if look.failed and look.proofs else ""
+    return _answer(look, max_loss, confidence) + left_out
+
+
+def _answer(look: Look, max_loss: float, confidence: float) -> str:
     at, found = f"after {look.drawn} of {look.available} trajectories", look.decision
     sure = f"at {confidence:.0%} confidence, however often one looks"
     within = f"loses at most {max_loss:.0%} of full's accuracy"

@@ -118,7 +118,7 @@ def recommend(
             drawn,
             others,
             failed=[c.policy for c in candidates if c.failed],
-            doubted=[c.policy for c in candidates if _collapses(c, limit)],
+            doubted=[c.policy for c in candidates if c.n < FEW or _collapses(c, limit)],
             available=until["available"],
             kinds=until["families"],
             max_loss=max_loss,

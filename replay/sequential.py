@@ -50,8 +50,9 @@ def wealth(values: ArrayLike, least: float, available: int) -> NDArray[np.float6
 class Proof:
     """What the draws so far say of one policy: log capitals, now and at their best.
 
-    `good` is against "it loses more than the limit", `bad` against "it stays within all limits". `mean` is that of the
-    paired differences. `pace` is what a draw adds to the log capital on the side where the mean is, so far.
+    `good` is against "it loses more than the limit", `bad` against "it stays within all limits". The best counts, not
+    the last: Ville's inequality is about all times together, so that what was proven once stays proven. `mean` is that
+    of the paired differences. `pace` is what a draw adds to the log capital on the side where the mean is, so far.
     """
 
     good: float
@@ -89,13 +90,18 @@ def log_capitals(
 
     Scores in [0, 1] and names of families, (…, n) in order of draws; NaN where a trajectory has no score. Within all
     limits: a loss of at most `max_loss` overall and `family_loss` in each family. Half of the second capital is bet
-    overall, half spread evenly over the `kinds` families of the set; that of families not drawn yet lies idle.
+    overall, half spread evenly over the `kinds` families of the set; that of families not drawn yet lies idle. `kinds`
+    is known before the first draw, as N is: a number that follows from later draws would tell of them.
+
+    The claims are about trajectories with both scores, in the proportions in which they are drawn: why a score is
+    missing plays no part, and what would have come out without a gap is not known.
     """
     x, f, names = np.asarray(scores, np.float64), np.asarray(full, np.float64), np.asarray(families)
     known = ~(np.isnan(x) | np.isnan(f))
     x, f = np.where(known, x, 0.0), np.where(known, f, 0.0)  # a difference of 0, whatever the limit
-    d, by_family = differences(x, f, max_loss), -differences(x, f, family_loss)
-    drawn = np.unique(names)
+    d = differences(x, f, max_loss)
+    by_family = max(0.0, 1 - family_loss) * f - x  # a limit of 100 % or more is never exceeded
+    drawn = np.unique(names[known])
     lost = [wealth(np.where(names == family, by_family, 0.0), 1.0, available) for family in drawn]
     idle = [np.full(d.shape, math.log(kinds - len(drawn)))] if kinds > len(drawn) else []
     spread = np.logaddexp.reduce([*lost, *idle]) - math.log(max(kinds, len(drawn)))
@@ -172,7 +178,9 @@ def decide(
     """
     size = {name: np.asarray(values, dtype=np.float64) for name, values in peaks.items()}
     order = sorted(proofs, key=lambda name: (size[name].mean() if len(size[name]) else math.inf, name))
-    named = next((name for name in order if proofs[name].is_good(bar) and name not in doubted), None)
+    # A loss proven to be within the limit overall and beyond it in a family: both may be true, and nobody wants it.
+    fine = [name for name in order if proofs[name].is_good(bar) and not proofs[name].is_bad(bar)]
+    named = next((name for name in fine if name not in doubted), None)
     rivals = [name for name in order if name != named and not proofs[name].is_bad(bar)]
     if named is not None:
         rivals = [name for name in rivals if at_most(size[named] - size[name], level) > margin]

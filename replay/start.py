@@ -98,15 +98,14 @@ def replay_named(
     chosen = with_sweeps(policies or before.get("policies") or ([] if sweeps else usual), sweeps)
     spec = setting("traces", traces, "last")
     same = resume and traces is None and limit is None
-    available = before.get(KEY, {}).get("available", 0)
+    counted = {name: before[KEY][name] for name in ("families", "available") if name in before.get(KEY, {})}
     if until and not same and limit is None:
-        trajectories, available = until.drawn_first(store, spec, setting("seed", seed, 0))
+        trajectories, counted = until.drawn_first(store, spec, setting("seed", seed, 0))
     else:
         trajectories = _same_again(store, before) if same else _select(store, spec, limit)
     asked = setting("probes", probes, "recorded" if resume else "auto")
     trajectories = [with_probes(trajectory, asked) for trajectory in trajectories]
     if until:
-        available = available or len(trajectories)
         trajectories = until.drawn(trajectories, setting("seed", seed, 0))
     if explain and wanted == "latency":
         raise UserError("--explain is about the tokens of quality cells: use --measure quality or both")
@@ -152,7 +151,7 @@ def replay_named(
             ray_address=ray_address,
             until=until,
             config={
-                **({KEY: until.config(trajectories, available)} if until else {}),
+                **({KEY: until.config(trajectories, counted)} if until else {}),
                 **({"actions_given": grammar} if grammar else {}),
                 **({"sweeps": [swept.spec for swept in sweeps]} if sweeps else {}),
                 "traces": spec,

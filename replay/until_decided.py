@@ -23,6 +23,7 @@ from .recorded import by_id
 from .results import summary
 
 BATCH, POOL = 8, 2_000
+_FAMILIES = "SELECT count(DISTINCT family) AS n FROM trajectories WHERE trajectory_id IN (SELECT unnest($1::VARCHAR[]))"
 _SAID = ("policy", "reason", "guarantee", "kv_saved", "decided", "n_used", "n_available", "more_trajectories", "limits")
 
 
@@ -65,14 +66,18 @@ class Until:
                 raise UserError(f"--{name} {value}: give 1 or more")
         return until
 
-    def drawn_first(self, store: Store, spec: str, seed: int) -> tuple[list[Trajectory], int]:
-        """The trajectories of `spec` that are drawn first, and how many there are: of a large set no more than 2,000
-        (or `most`) are ever read.
+    def drawn_first(self, store: Store, spec: str, seed: int) -> tuple[list[Trajectory], dict[str, int]]:
+        """The trajectories of `spec` that are drawn first, and how many trajectories (`available`) and `families` there
+        are in all: of a large set no more than 2,000 (or `most`) are ever read.
         """
         ids, _ = stream(store, spec)
         first = [ids[at] for at in by_draw(ids, seed)[: max(POOL, self.most or 0)]]
         found = by_id(store, first)
-        return [found[name] for name in first], len(ids)
+        trajectories = [found[name] for name in first]
+        families = len({trajectory.family for trajectory in trajectories})
+        if len(first) < len(ids):
+            families = max(families, store.query(_FAMILIES, [ids])["n"][0].as_py())
+        return trajectories, {"available": len(ids), "families": families}
 
     def drawn(self, trajectories: Sequence[Trajectory], seed: int) -> list[Trajectory]:
         """All of them in the order in which they are drawn. UserError if none has a probe to decide by."""
@@ -82,11 +87,13 @@ class Until:
             )
         return [trajectories[at] for at in by_draw([trajectory.id for trajectory in trajectories], seed)]
 
-    def config(self, trajectories: Sequence[Trajectory], available: int) -> dict[str, Any]:
-        """What the run's config keeps under `until_decided`: `families` of those that may be drawn from `available`."""
+    def config(self, trajectories: Sequence[Trajectory], counted: Mapping[str, int]) -> dict[str, Any]:
+        """What the run's config keeps under `until_decided`. `counted` is that of `drawn_first`, or of the run that is
+        resumed; empty where all are at hand.
+        """
         families = len({trajectory.family for trajectory in trajectories})
         limits = {"max_loss": self.max_loss, "confidence": self.confidence, "batch": self.batch}
-        return {**limits, "families": families, "available": available}
+        return {**limits, "families": families, "available": len(trajectories), **counted}
 
     def batches(self, run: Run, jobs: Sequence[Job]) -> Iterator[list[Job]]:
         """The jobs (one per trajectory, in the order of draws) that are not in yet, batch by batch, until decided.

@@ -121,6 +121,18 @@ def test_the_capital_against_a_policy_is_half_overall_and_half_among_all_familie
     assert math.exp(bar_for(3, 0.95)) == pytest.approx(60)
 
 
+def test_what_has_no_score_is_no_family_of_its_own() -> None:
+    """Missing rows carry the name "": it takes no capital from the families that there are."""
+    rng = np.random.default_rng(8)
+    full = rng.integers(4, 9, 40) / 8
+    limits: dict[str, Any] = {"max_loss": LOSS, "family_loss": FAMILY, "available": 10**9, "kinds": 2}
+    families = np.array(["a", "b"] * 20)
+    _, bad = log_capitals(full / 4, full, families, **limits)
+    gaps = [np.insert(values, 7, np.nan) for values in (full / 4, full)]
+    _, again = log_capitals(*gaps, np.insert(families.astype("U1"), 7, ""), **limits)
+    assert again[-1] == pytest.approx(bad[-1])
+
+
 def test_a_family_that_collapses_is_found_though_the_whole_is_not() -> None:
     rng = np.random.default_rng(3)
     families = rng.integers(0, 3, 250)
@@ -133,6 +145,9 @@ def test_a_family_that_collapses_is_found_though_the_whole_is_not() -> None:
     assert bad[-1] - many[-1] == pytest.approx(math.log(50 / 3), abs=0.2)
     _, fine = log_capitals(full, full, families, kinds=3, **limits)
     assert fine[-1] < 0
+    _, never = log_capitals(0 * full, full, families, kinds=3, **limits | {"max_loss": 0.95, "family_loss": 1.05})
+    overall = wealth(-differences(0 * full, full, 0.95), 1.0, 10**6)
+    assert never == pytest.approx(np.logaddexp(overall, 0.0) - math.log(2))
 
 
 @pytest.mark.parametrize(("loss", "proven"), [(0.0, "good"), (0.3, "bad")])
@@ -176,6 +191,11 @@ def test_decided_means_that_nothing_open_could_change_the_answer() -> None:
     assert answer(small=BAD, middle=BAD, large=BAD) == (True, None, ())
     assert answer(small=BAD, middle=BAD, large=OPEN) == (False, None, ("large",))
     assert answer() == (True, None, ())
+    # Within the limit overall, proven beyond it in a family: out, whatever the family shows by now.
+    split = proof(0.05, good=9.0, bad=9.0)
+    assert answer(small=split, middle=GOOD) == (True, "middle", ())
+    assert answer(small=split, middle=OPEN) == (False, None, ("middle",))
+    assert answer(small=split) == (True, None, ())
 
 
 def test_a_doubted_policy_is_not_named_and_stays_a_rival() -> None:

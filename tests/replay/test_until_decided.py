@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from kvmill.replay.recommend import recommend
 from kvmill.replay.report import decided_text, recommendation_text, summary_text
 from kvmill.replay.until_decided import Until, outcome, require_decided
 from kvmill.traces import samples
+from kvmill.traces.rows import trajectory_row
 from kvmill.traces.store import Run, Store
 
 SMALL, LARGE = "te(delay=1,keep=0.1)", "te(delay=1,keep=0.4)"
@@ -184,7 +185,22 @@ def test_a_policy_with_failed_cells_is_out_of_the_question_and_holds_nothing_up(
     failed = {"cell_id": "f", "trajectory_id": jobs[0].trajectory, "policy": SMALL, "family": "a", "source": "s"}
     run.add({"cells": [failed | {"measure": "quality", "status": "failed", "error": "too long"}]}, key="failed")
     assert go(run, jobs, until, {**CLEAR, SMALL: full}) < 50
-    assert outcome(run.store, run.id)["policy"] == LARGE
+    found = outcome(run.store, run.id)
+    assert found["policy"] == LARGE
+    assert found["reason"].endswith(f"; nothing is said of {SMALL}: cells failed")
+
+
+def test_a_policy_with_fewer_than_ten_answers_is_not_named_though_others_have_more(tmp_path: Path) -> None:
+    scores: Scores = {"full": lambda i: 0.5, SMALL: lambda i: 1.0}
+    run, jobs = begun(tmp_path, Until(max_loss=0.9), scores)
+    for at, job in enumerate(jobs[:30]):
+        put(run, job, scores if at < 9 else {"full": scores["full"]})
+    found = recommend(run.store, run.id)
+    assert found["candidates"][0]["p_betting"] < 1e-6
+    assert (found["decided"], found["policy"]) == (False, None)
+    for job in jobs[30:32]:
+        put(run, job, scores)
+    assert recommend(run.store, run.id)["policy"] == SMALL
 
 
 def test_ten_answers_are_the_least_and_none_is_never_a_decision(tmp_path: Path) -> None:
@@ -223,7 +239,7 @@ def test_draws_are_seeded_and_those_of_a_subset_keep_their_order() -> None:
     assert Until().drawn(some, 0) == [t for t in one if t in some]
     with pytest.raises(UserError, match="no trajectory has a probe"):
         Until().drawn(samples.load("stress"), 0)
-    assert Until().config(runs, 99) == {
+    assert Until().config(runs, {"available": 99}) == {
         "max_loss": 0.05,
         "confidence": 0.95,
         "batch": 8,
@@ -235,9 +251,17 @@ def test_draws_are_seeded_and_those_of_a_subset_keep_their_order() -> None:
 def test_of_a_large_set_only_the_first_draws_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(until_decided, "POOL", 7)
     store, every = Store.open(tmp_path), Until().drawn(samples.load(), 5)
-    assert Until().drawn_first(store, "samples", 5) == (every[:7], len(every))
-    assert Until(most=9).drawn_first(store, "samples", 5) == (every[:9], len(every))
+    counted = {"available": len(every), "families": 2}
+    assert Until().drawn_first(store, "samples", 5) == (every[:7], counted)
+    assert Until(most=9).drawn_first(store, "samples", 5) == (every[:9], counted)
     assert Until().drawn(every[:7], 5) == every[:7]
+    # What is not read is counted: a number that follows from the draws would tell of those to come.
+    run = store.begin("ingest", {})
+    run.add({"trajectories": [trajectory_row(replace(t, family=f"f-{i}")) for i, t in enumerate(every)]}, key="a")
+    run.finish()
+    some, all_of_them = Until().drawn_first(store, "all", 5)
+    assert (len(some), all_of_them) == (7, {"available": len(every), "families": len(every)})
+    assert Until().config(some, all_of_them)["families"] == len(every)
 
 
 def test_the_command_draws_batches_resumes_and_says_the_same_as_python(tmp_path: Path, own_store: Path) -> None:
