@@ -58,7 +58,7 @@ def seconds(model: str, gpu: str) -> float:
 
 
 def computing(model: str, gpu: str) -> dict[str, Any]:
-    """GPU hours and money of the whole set; every policy beside `full` is counted as dear as `full` (upper bound)."""
+    """GPU hours and money of the whole set; every policy beside `full` is counted as dear as `full` (*assumed*)."""
     part, each = find_gpu(gpu), seconds(model, gpu)
     hours = TRAJECTORIES * (1 + POLICIES) * each / 3600
     price = part.price_per_hour or 0.0

@@ -43,8 +43,9 @@ def whole_set(found: Row) -> list[str]:
         f"GPU hours = trajectories · (1 + policies) · seconds of one prefill / 3,600, for {given['trajectories']:,} "
         f"trajectories of {given['tokens']:,} tokens under `full` and {given['policies']} policies. Seconds: the cost "
         "model's steps of 8,192 tokens, bf16, one GPU (*estimated*; relative error of a decode step on servers nothing "
-        f"was fitted on: {errors}). Every policy is counted as dear as `full` (*assumed*, an upper bound: compacted "
-        f"caches are shorter). Price of a GPU hour in USD: {prices}.",
+        f"was fitted on: {errors}). That is a serving engine's speed; the replay engine was not timed on a GPU. Every "
+        "policy is counted as dear as `full` (*assumed*: compacted caches are shorter, a policy that scores by a "
+        f"repeated copy reads nearly twice). Price of a GPU hour in USD: {prices}.",
         _table(("model and GPU", "prefill tokens/s", "GPU hours", "USD per hour", "USD"), lines),
     ]
 
@@ -105,7 +106,8 @@ def draws(found: Row) -> list[str]:
         f"each (promised: at most {1 - limits['confidence']:.0%}).",
         f"A whole recommendation, among policies that lose {losses} from the smallest to the largest: half stop by "
         f"{_draws(steps['median'], limits)} trajectories, 90 % by {_draws(steps['most'], limits)}; of those that "
-        f"stopped, {steps['right']:.1%} name the smallest policy within the limit.",
+        f"stopped, {steps['right']:.1%} name the smallest policy within the limit. Peaks are taken as known and families "
+        "as one; where either must be settled, it takes longer.",
     ]
 
 
