@@ -106,8 +106,8 @@ def draws(found: Row) -> list[str]:
         f"each (promised: at most {1 - limits['confidence']:.0%}).",
         f"A whole recommendation, among policies that lose {losses} from the smallest to the largest: half stop by "
         f"{_draws(steps['median'], limits)} trajectories, 90 % by {_draws(steps['most'], limits)}; of those that "
-        f"stopped, {steps['right']:.1%} name the smallest policy within the limit. Peaks are taken as known and families "
-        "as one; where either must be settled, it takes longer.",
+        f"stopped, {steps['right']:.1%} name the smallest policy within the limit. Peaks are taken as known and "
+        "families as one; where either must be settled, it takes longer.",
     ]
 
 
