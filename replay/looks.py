@@ -95,6 +95,8 @@ def look_at(
         margin=MARGIN * float(whole.mean()) if len(whole) else 0.0,
         level=(1 - confidence) / max(1, len(policies)),
     )
+    if not proofs:
+        decision = Decision(False, None, (), None)
     if answered < FEW:
         more = None if decision.more is None else max(decision.more, FEW - answered)
         decision = replace(decision, decided=False, policy=None, more=more)
@@ -103,7 +105,9 @@ def look_at(
 
 def said(look: Look, max_loss: float, confidence: float) -> str:
     """The answer of a look in words."""
-    left_out = f"; nothing is said of {', '.join(look.failed)}: cells failed" if look.failed and look.proofs else ""
+    if look.failed and not look.proofs:
+        return "nothing can be decided: every policy has failed cells"
+    left_out = f"; nothing is said of {', '.join(look.failed)}: cells failed" if look.failed else ""
     return _answer(look, max_loss, confidence) + left_out
 
 
@@ -118,7 +122,7 @@ def _answer(look: Look, max_loss: float, confidence: float) -> str:
             f"{MARGIN:.0%} of full's; that up to {spared:.0%} of trajectories fail outright could have gone unseen"
         )
     if found.decided:
-        return f"decided {at}: every policy exceeds a limit, {sure}" if look.proofs else "every policy has failed cells"
+        return f"decided {at}: every policy exceeds a limit, {sure}"
     left = look.available - look.drawn
     about = "how many more would decide cannot be told yet"
     if found.more is not None:

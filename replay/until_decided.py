@@ -101,17 +101,20 @@ class Until:
         A batch must be in the store before the next one is asked for.
         """
         done = run.keys()
-        if done and self._decided(run):
+        if done and self._over(run):
             return
         reach = jobs[: self.most]
         for start in range(0, len(reach), self.batch):
             if batch := [job for job in reach[start : start + self.batch] if job.key not in done]:
                 yield batch
-                if self._decided(run):
+                if self._over(run):
                     return
 
-    def _decided(self, run: Run) -> bool:
-        return bool(recommend(run.store, run.id)["decided"])
+    def _over(self, run: Run) -> bool:
+        """Whether further draws could change nothing: decided, or no policy is left without failed cells."""
+        found = recommend(run.store, run.id)
+        failed = {candidate["policy"] for candidate in found["candidates"] if candidate["failed"]}
+        return found["decided"] or failed >= {*run.info.config["policies"]} - {"full"}
 
 
 def outcome(store: Store, run_id: str) -> dict[str, Any]:

@@ -190,6 +190,22 @@ def test_a_policy_with_failed_cells_is_out_of_the_question_and_holds_nothing_up(
     assert found["reason"].endswith(f"; nothing is said of {SMALL}: cells failed")
 
 
+def test_where_every_policy_has_failed_cells_the_run_ends_and_nothing_is_decided(tmp_path: Path) -> None:
+    until = Until(max_loss=0.3, batch=12)
+    run, jobs = begun(tmp_path, until, CLEAR)
+    failed = {"trajectory_id": jobs[0].trajectory, "family": "a", "source": "s", "measure": "quality"}
+    failed |= {"status": "failed", "error": "too long"}
+    run.add({"cells": [failed | {"cell_id": f"f-{p}", "policy": p} for p in (SMALL, LARGE)]}, key="failed")
+    assert go(run, jobs, until, CLEAR) == 0  # nothing to go on for
+    again, jobs = begun(tmp_path / "again", until, CLEAR)
+    for job in jobs[:12]:
+        put(again, job, CLEAR)
+    again.add({"cells": [failed | {"cell_id": f"f-{p}", "policy": p} for p in (SMALL, LARGE)]}, key="failed")
+    found = recommend(again.store, again.id)
+    assert (found["decided"], found["policy"], found["more_trajectories"]) == (False, None, None)
+    assert found["reason"] == "nothing can be decided: every policy has failed cells"
+
+
 def test_a_policy_with_fewer_than_ten_answers_is_not_named_though_others_have_more(tmp_path: Path) -> None:
     scores: Scores = {"full": lambda i: 0.5, SMALL: lambda i: 1.0}
     run, jobs = begun(tmp_path, Until(max_loss=0.9), scores)
