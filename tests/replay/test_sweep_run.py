@@ -31,6 +31,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two short trajectories, whatever is asked for."""
     cut = [replace(run, turns=run.turns[:3], probes=()) for run in samples.load()[:2]]
     monkeypatch.setattr(start, "_select", lambda *_: cut)
+    monkeypatch.setattr(start, "_same_again", lambda *_: cut)
 
 
 def test_a_sweep_runs_alone_beside_full_and_its_plateau_is_an_answer(own_store: Path, model: str, few: None) -> None:
