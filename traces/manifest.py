@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -21,6 +22,8 @@ from ..errors import UserError
 FORMAT = 1
 NAME = "manifest.json"
 STATES = ("running", "complete", "incomplete")
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # never a path: whoever may write to a store says these names
 _PACKAGES = ("kvmill", "duckdb", "jinja2", "numpy", "pyarrow", "scipy", "simpy", "torch", "transformers")
 
 
@@ -80,11 +83,21 @@ def decode(data: bytes, where: str) -> RunInfo:
         values["files"] = tuple(FileEntry(**entry) for entry in raw["files"])
         values["keys"] = tuple(raw["keys"])
         info = RunInfo(**values)
+        _require_names(info)
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(where, error) from None
     if info.state not in STATES:
         raise UserError(f"damaged manifest {where} (state {info.state!r}); run `kvmill store check`")
     return info
+
+
+def _require_names(info: RunInfo) -> None:
+    """ValueError for names that lead out of the run's folder, or of where copies of its files lie."""
+    if not RUN_ID.fullmatch(info.run_id):
+        raise ValueError(f"run id {info.run_id!r}")
+    for entry in info.files:
+        if not _FILE.fullmatch(entry.path):
+            raise ValueError(f"file name {entry.path!r}")
 
 
 def _damaged(where: str, error: Exception) -> UserError:

@@ -7,7 +7,6 @@ going and merged into one file per table at its end. A kill at any point leaves 
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from ..console import plain
 from ..errors import UserError
 from . import manifest, segments, upkeep, views
 from .local_storage import LocalStorage
-from .manifest import FileEntry, RunInfo
+from .manifest import RUN_ID, FileEntry, RunInfo
 from .places import is_uri
 from .run import Run, hold
 from .storage import Home, Storage
@@ -29,7 +28,6 @@ from .tables import SCHEMAS
 if TYPE_CHECKING:
     import duckdb
 
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _TRIES = 50  # of a reader that runs into writers
 
 
@@ -97,7 +95,7 @@ class Store:
         """Start a run: its manifest is written, in state `running`, before this returns."""
         now = datetime.now(UTC)
         run_id = run_id or f"{kind}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        if not _RUN_ID.fullmatch(run_id):
+        if not RUN_ID.fullmatch(run_id):
             raise UserError(f"run id {run_id!r}: use letters, digits, '.', '_' and '-'")
         home = self.storage.home(run_id)
         taken = f"run {run_id} exists already in {self}; resume it or choose another id"
@@ -150,7 +148,7 @@ class Store:
 
     def _home(self, run_id: str) -> Home:
         """Where a run lies. UserError if there is no such run."""
-        if _RUN_ID.fullmatch(run_id) and (home := self.storage.home(run_id)).exists():
+        if RUN_ID.fullmatch(run_id) and (home := self.storage.home(run_id)).exists():
             return home
         newest = ", ".join(run.run_id for run in self.runs()[:5]) or "none"
         raise UserError(f"unknown run {run_id!r} in {self}. Newest runs: {newest}")
@@ -212,7 +210,7 @@ class Store:
     def remove(self, run_id: str) -> None:
         """Delete a run. It is gone for readers the moment its manifest is."""
         home = self.storage.home(run_id)
-        if not _RUN_ID.fullmatch(run_id) or not home.found():
+        if not RUN_ID.fullmatch(run_id) or not home.found():
             self.info(run_id)  # says which runs there are
         hold(home)
         home.retire()

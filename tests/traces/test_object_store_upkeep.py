@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,26 @@ def test_damage_is_named_with_the_object_and_the_remedy(bucket: str) -> None:
     for id in (torn, short, gone, bad, lost):
         store.remove(id)
     assert part.list() == []
+
+
+@pytest.mark.parametrize("name", ["run", "file"])
+def test_a_manifest_of_somebody_else_leads_to_no_other_folder(bucket: str, tmp_path: Path, name: str) -> None:
+    """Whoever may write to a bucket must not choose where copies come to lie on the machines of its readers."""
+    store, part = Store.open(bucket), Bucket.of(bucket)
+    id = run_of(store, "a")
+    key, out = f"runs/{id}/manifest.json", "../" * 8 + str(tmp_path / "out.parquet").lstrip("/")
+    raw = json.loads(part.get(key).data)  # type: ignore[union-attr]
+    entry = raw["files"][0]
+    part.put(f"runs/{id}/{out}", part.get(f"runs/{id}/{entry['path']}").data)  # type: ignore[union-attr]
+    if name == "file":
+        entry["path"] = out
+    else:
+        raw["run_id"] = f"../../{id}"
+    part.put(key, json.dumps(raw).encode())
+    with pytest.raises(UserError, match=r"damaged manifest .* name '\.\./|damaged manifest .* run id '\.\./"):
+        store.query("select * from cells")
+    assert [problem.split()[0] for problem in store.check()] == ["damaged"]
+    assert not (tmp_path / "out.parquet").exists()
 
 
 def test_compact_merges_and_drops_old_strays_but_nothing_listed_and_nothing_young(
