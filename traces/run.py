@@ -125,9 +125,11 @@ class Run:
 
         with self._guard:
             held = self.home.holds()
-            self._drop(self._change(rewritten, writes=True))
-            if not held:
-                self.home.release()
+            try:
+                self._drop(self._change(rewritten, writes=True).files)
+            finally:
+                if not held:
+                    self.home.release()
         return smaller
 
     def scattered(self) -> bool:
@@ -151,7 +153,7 @@ class Run:
             same = set(files) == set(info.files) and (state, finished_at) == (info.state, info.finished_at)
             return {} if same else {"files": tuple(files), "state": state, "finished_at": finished_at}
 
-        return self._drop(self._change(merged, writes=True))
+        return self._drop(self._change(merged, writes=True).files)
 
     def write_apart(self, table: str, rows: pa.Table, segment: str) -> FileEntry:
         """Write a file that no manifest lists, under a name that nobody else takes: see `adopt`."""
@@ -194,15 +196,18 @@ class Run:
                 return info
             if self.home.swap(info, replace(info, generation=info.generation + 1, **changes)):
                 return info
+            made = set(changes.get("files", ())) - set(info.files)
+            if made and made <= set(self.info.files):
+                return info  # it was swapped; the answer was lost, and another writer came before it was asked again
             if writes:
-                listed = {entry.path for entry in info.files}
-                self.home.drop([entry.path for entry in changes.get("files", ()) if entry.path not in listed])
+                self._drop(made)
             info = None
         raise UserError(f"run {self.id} is changed by others faster than it can be written; try again")
 
-    def _drop(self, before: RunInfo) -> int:
+    def _drop(self, entries: Iterable[FileEntry]) -> int:
+        """Delete those of these files that the manifest does not list now."""
         listed = {entry.path for entry in self.info.files}
-        return self.home.drop([entry.path for entry in before.files if entry.path not in listed])
+        return self.home.drop([entry.path for entry in entries if entry.path not in listed])
 
 
 def hold(home: Home) -> None:

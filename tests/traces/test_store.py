@@ -218,6 +218,16 @@ def test_compact_drops_what_killed_processes_left_but_nothing_listed(tmp_path: P
     assert store.query("select count(*) n from cells").to_pylist() == [{"n": 1}]
 
 
+def test_a_change_of_rows_that_fails_gives_the_run_back(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run = store.begin("replay", {})
+    run.add({"cells": [cell("a")]}, key="a")
+    run.finish()
+    with pytest.raises(ZeroDivisionError):
+        store.open_run(run.id).rewrite("cells", lambda rows: rows.slice(1 // 0))
+    assert not store.busy(run.id), "in a process that lives on nobody could write the run any more"
+
+
 def test_discard_removes_rows_for_good(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     run = store.begin("ingest", {})
