@@ -34,6 +34,7 @@ class Lease:
     key: str
     etag: str
     renewed: float
+    mark: str
     process: int = field(default_factory=os.getpid)
     guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -41,11 +42,18 @@ class Lease:
         """Write it again; False if another process has taken it meanwhile."""
         with self.guard:
             now = time.monotonic()
-            etag = self.bucket.put_if(self.key, _record(), self.etag)
+            etag = self.bucket.put_if(self.key, _record(self.mark), self.etag) or self._again()
             if etag is None:
                 return False
             self.etag, self.renewed = etag, now
             return True
+
+    def _again(self) -> str | None:
+        """Renew it where it was renewed before without an answer: it is ours, but not as this process knows it."""
+        found = self.bucket.get(self.key)
+        if found is None or _said(found.data, "lease") != self.mark:
+            return None
+        return self.bucket.put_if(self.key, _record(self.mark), found.etag)
 
     def release(self) -> None:
         """Let others have it at once."""
@@ -69,11 +77,11 @@ def acquire(bucket: Bucket, key: str) -> bool:
     found = bucket.get(key)
     if found is not None and _holder(found.data) is not None and found.age_s <= SECONDS + _MARGIN_S:
         return False
-    now = time.monotonic()
-    etag = bucket.put_if(key, _record(), found and found.etag)
+    now, mark = time.monotonic(), secrets.token_hex(8)
+    etag = bucket.put_if(key, _record(mark), found and found.etag)
     if etag is None:
         return False
-    _keep(Lease(bucket, key, etag, now))
+    _keep(Lease(bucket, key, etag, now, mark))
     return True
 
 
@@ -105,17 +113,21 @@ def _mine(bucket: Bucket, key: str) -> Lease | None:
     return lease if lease is not None and lease.process == os.getpid() else None
 
 
-def _record() -> bytes:
+def _record(mark: str) -> bytes:
     # Never the same twice, so that every renewal has an ETag of its own.
     owner = f"process {os.getpid()} of {socket.gethostname()}"
-    return json.dumps({"owner": owner, "mark": secrets.token_hex(8)}).encode()
+    return json.dumps({"owner": owner, "lease": mark, "mark": secrets.token_hex(8)}).encode()
 
 
 def _holder(data: bytes) -> str | None:
+    return _said(data, "owner", "a process that left a damaged lease")
+
+
+def _said(data: bytes, key: str, damaged: str | None = None) -> str | None:
     try:
-        return json.loads(data)["owner"]
+        return json.loads(data)[key]
     except (ValueError, KeyError, TypeError):
-        return "a process that left a damaged lease"
+        return damaged
 
 
 def _keep(lease: Lease) -> None:
@@ -135,6 +147,7 @@ def _forget(lease: Lease) -> None:
 
 def _renew_all() -> None:
     """Renew every lease well before its end, for as long as there is one."""
+    global _renewing  # noqa: PLW0603 (as in `_keep`)
     while True:
         time.sleep(SECONDS / 3)
         with _guard:
@@ -145,6 +158,7 @@ def _renew_all() -> None:
                 lease.renew()
         with _guard:
             if not _held:
+                _renewing = None  # before anybody who takes a lease from now on asks whether it lives
                 return
 
 

@@ -101,6 +101,7 @@ class ObjectHome:
         if str(self._bucket) in _trusted:
             return
         if self._bucket.put_if(self._manifest, data + b"\n", None) is not None:
+            self.release()
             self.clear()
             raise UserError(
                 f"{self._bucket}: this object store does not heed conditional writes, and without them two writers "

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 
 from kvmill.errors import UserError
 from kvmill.traces import lease, object_home
-from kvmill.traces.manifest import FileEntry
+from kvmill.traces.manifest import FileEntry, RunInfo
+from kvmill.traces.run import Run
 from kvmill.traces.store import Store
 
 WRITE = """
@@ -237,6 +239,49 @@ def test_an_answer_that_was_lost_is_not_a_lost_race(bucket: str, object_server: 
     assert run.home.swap(info, replace(info, seed=8))  # the put is repeated, meets its own work, and is done
     assert object_server.lose_answers == 0
     assert run.info.seed == 8
+    run.finish()
+    assert_whole(store, run.id, {"a"})
+
+
+@pytest.mark.parametrize(
+    ("late", "keys"),
+    [(lambda run: run.finish(), "abc"), (lambda run: run.add(cells("d"), key="d"), "abcd")],
+    ids=["a merge", "a segment"],
+)
+def test_a_lost_answer_and_another_writer_after_it_lose_nothing(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, late: Callable[[Run], None], keys: str
+) -> None:
+    store = Store.open(bucket)
+    run, swap = store.begin("replay", {}), object_home.ObjectHome.swap
+    for key in "ab":
+        run.add(cells(key), key=key)
+
+    def unheard(home: object_home.ObjectHome, before: RunInfo, after: RunInfo) -> bool:
+        monkeypatch.setattr(object_home.ObjectHome, "swap", swap)
+        assert swap(home, before, after)
+        store.open_run(run.id).add(cells("c"), key="c")
+        return False
+
+    monkeypatch.setattr(object_home.ObjectHome, "swap", unheard)
+    late(run)
+    assert_whole(store, run.id, set(keys))
+
+
+def test_a_renewal_whose_answer_was_lost_does_not_cost_the_lease(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(bucket)
+    run = store.begin("replay", {})
+    held, put = lease._held[f"{bucket}/runs/{run.id}/lease.json"], object_home.Bucket.put_if
+
+    def unheard(*given: Any) -> None:
+        put(*given)
+        raise UserError("cannot reach it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(object_home.Bucket, "put_if", unheard)
+        with pytest.raises(UserError):
+            held.renew()
+    held.renewed -= 60
+    run.add(cells("a"), key="a")
     run.finish()
     assert_whole(store, run.id, {"a"})
 
