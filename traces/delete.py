@@ -21,25 +21,23 @@ def delete(store: Store, id: str) -> dict[str, int]:
     """Delete one trajectory, or everything that one ingest run brought. Returns the rows deleted by table.
 
     What replays hold of a deleted trajectory's words goes too: its tokens (table `kept`), and what models said and
-    answered in its place. Their figures stay.
+    answered in its place. Their figures stay. What it is found by goes last: whatever fails on the way, for example on
+    a replay that is being written, asking again goes on with the rest.
     """
     ingests = store.runs("ingest")
     whole = next((run for run in ingests if run.run_id == id), None)
     if whole is not None:
         ids = store.query("select distinct trajectory_id from trajectories where run_id = ?", [id])["trajectory_id"]
         counts = {table: whole.rows(table) for table in ("trajectories", "turns", "requests")}
-        store.remove(id)
         counts["kept"] = _forget(store, ids.to_pylist())
+        store.remove(id)
         return counts
-    counts: dict[str, int] = {"trajectories": 0, "turns": 0, "requests": 0}
-    for info in ingests:
-        if info.rows("trajectories"):
-            run = store.open_run(info.run_id)
-            for table in ("trajectories", "turns"):
-                counts[table] += run.discard(table, "trajectory_id", id)
-    if not counts["trajectories"]:
+    holding = sorted(set(_runs_with(store, "trajectories", [id])) & {run.run_id for run in ingests})
+    if not holding:
         raise UserError(f"no trajectory and no ingest run {id!r} in {store}; see `kvmill traces list`")
-    counts["kept"] = _forget(store, [id])
+    counts: dict[str, int] = {"trajectories": 0, "turns": 0, "requests": 0, "kept": _forget(store, [id])}
+    for table in ("turns", "trajectories"):
+        counts[table] = sum(store.open_run(run).discard(table, "trajectory_id", id) for run in holding)
     return counts
 
 

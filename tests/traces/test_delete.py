@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kvmill.errors import UserError
 from kvmill.traces.delete import delete
 from kvmill.traces.ingest import ingest_samples
+from kvmill.traces.run import Run
 from kvmill.traces.select import select
 from kvmill.traces.store import Store
 
@@ -44,3 +47,27 @@ def test_what_models_said_in_its_place_goes_and_figures_stay(store: Store, whole
     files = [path.read_bytes() for path in store.path.rglob("*") if path.is_file()]
     assert not [data for data in files if f"secret of {gone}".encode() in data]
     assert store.check() == []
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["a trajectory", "an ingest"])
+def test_a_deletion_that_was_refused_half_way_is_finished_by_asking_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, whole: bool
+):
+    gone = select(store, "all")[0].id
+    replayed(store, [gone])
+    named, rewrite = store.runs("ingest")[0].run_id if whole else gone, Run.rewrite
+
+    def refused(run: Run, table: str, change: Any) -> int:
+        if table == "turn_metrics":
+            raise UserError("run is being written by another process")
+        return rewrite(run, table, change)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "rewrite", refused)
+        with pytest.raises(UserError, match="being written"):
+            delete(store, named)
+    assert delete(store, named)["trajectories"] >= 1
+    files = [path.read_bytes() for path in store.path.rglob("*") if path.is_file()]
+    assert not [data for data in files if f"secret of {gone}".encode() in data]
+    with pytest.raises(UserError, match="no trajectory and no ingest run"):
+        delete(store, gone)
