@@ -22,6 +22,7 @@ MOST_GIB = "KVMILL_OBJECT_CACHE_GIB"
 _DEFAULT_GIB = 10.0
 _IN_USE_S = 600.0  # what was read so lately stays, whatever the bound says
 _JUST_READ_S = 60.0  # another process may have seen a newer listing than this one
+_HALF = ".tmp"  # of a copy that is being fetched, or whose process was killed meanwhile
 MARK = "~"  # between the id of a run, which never has one, and what tells two runs of one id apart
 Fetch = Callable[[IO[bytes]], bool]
 
@@ -57,7 +58,7 @@ def copy(path: Path, size: int, fetch: Fetch) -> bool:
             return True
     for folder in reversed([path.parent, *path.parent.parents]):
         folder.mkdir(exist_ok=True, mode=0o700)  # also those between, which `parents=True` would open to others
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_HALF}")
     try:
         with temporary.open("wb") as file:
             if not fetch(file):
@@ -76,10 +77,10 @@ def forget(folder: Path, listed: Mapping[str, set[str]]) -> None:
     for found in folder.iterdir():
         names = listed.get(found.name, set())
         for path in found.iterdir():
-            if path.name in names or (path.suffix != ".parquet" and found.name in listed):
+            if path.name in names or (path.suffix not in (".parquet", _HALF) and found.name in listed):
                 continue
             with contextlib.suppress(FileNotFoundError):
-                if now - path.stat().st_mtime > _JUST_READ_S:
+                if now - path.stat().st_mtime > (_IN_USE_S if path.suffix == _HALF else _JUST_READ_S):
                     path.unlink()
         if found.name not in listed:
             with contextlib.suppress(OSError):  # not empty yet

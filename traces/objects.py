@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -167,8 +168,8 @@ class Bucket:
         except ClientError as error:
             raise UserError(self._words(error.response, key)) from None
         except BotoCoreError as error:
-            said = " ".join(str(error).split()).rstrip(".")
-            raise UserError(f"cannot reach {self}: {said}; check AWS_ENDPOINT_URL, credentials and network") from None
+            said = f"{self}: {_said(error)}"
+            raise UserError(f"cannot reach {said}; check AWS_ENDPOINT_URL, credentials and network") from None
 
     def _words(self, response: Mapping[str, Any], key: str) -> str:
         code, status = response["Error"].get("Code", ""), response["ResponseMetadata"]["HTTPStatusCode"]
@@ -224,13 +225,18 @@ def _client(_process: int, endpoint: str | None) -> Any:
         region = session.get_config_variable("region") or "us-east-1"
         return session.create_client("s3", region_name=region, endpoint_url=endpoint, config=config)
     except (BotoCoreError, ValueError) as error:
-        raise UserError(f"s3:// cannot be used: {error}") from None
+        raise UserError(f"s3:// cannot be used: {_said(error)}") from None
 
 
 def _age_s(answer: Mapping[str, Any], modified: datetime) -> float:
     """Seconds since an object was written, by the clock of the server that says both times."""
     said = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     return (said - modified).total_seconds()
+
+
+def _said(error: Exception) -> str:
+    """What went wrong, in one line; it may quote the endpoint, of which name and password are left out."""
+    return re.sub(r"://[^/\s]*@", "://", " ".join(str(error).split())).rstrip(".")
 
 
 def _without_secrets(uri: str) -> str:

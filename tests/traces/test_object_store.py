@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -128,8 +129,14 @@ def test_copies_are_bounded_and_forgotten_with_what_they_were_of(bucket: str, mo
     Store.open(bucket).remove(first)
     monkeypatch.setenv("KVMILL_CACHE", str(copies.parent))
     monkeypatch.setattr(cached, "_JUST_READ_S", -1.0)
+    (stays,) = copies.glob(f"*/{second}*")
+    halves = [stays / f".cells.1.parquet.{name}.tmp" for name in ("fetching", "killed")]
+    for half in halves:
+        half.write_bytes(b"PAR1")
+    os.utime(halves[1], (0, 0))
     assert other.query(question)["n"].to_pylist() == [2]
     assert len(list(copies.rglob("*.parquet"))) == 1
+    assert [half.exists() for half in halves] == [True, False]
     monkeypatch.setenv(cached.MOST_GIB, "0")
     monkeypatch.setattr(cached, "_IN_USE_S", -1.0)
     cached.bound(copies)
@@ -257,7 +264,7 @@ def test_failures_are_one_line_without_secrets(
     object_server.answer = lambda method, path: ("501 Not Implemented", "NotImplemented") if method == "PUT" else None
     assert "knows no conditional writes" in refused(lambda: store.begin("replay", {}))
     object_server.answer = lambda method, path: None
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:never-shown@127.0.0.1:9")
     started = time.monotonic()
     assert "cannot reach s3://bucket" in refused(store.runs)
     assert time.monotonic() - started < 30
