@@ -83,7 +83,7 @@ class RemoteSource(LocalSource):
 
     def names(self, pattern: str) -> list[str]:
         """Names below the folder that match, sorted."""
-        with told(self._place.uri):
+        with told(str(self._place)):
             found = self._place.system.glob(f"{self._folder}/{pattern}")
         names = (PurePosixPath(path).relative_to(self._folder).as_posix() for path in found)
         return sorted(name for name in names if self._inside(name) is not None)
@@ -92,7 +92,7 @@ class RemoteSource(LocalSource):
         path = self._folder / name
         if ".." in path.parts or not path.is_relative_to(self._folder):
             return None
-        with told(self._place.uri):
+        with told(str(self._place)):
             if not self._place.system.isfile(str(path)):
                 return None
         return self._place.beside(str(path))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UserError
-from .places import STANDARD_INPUT, LocalFile, Place, RemoteFile, StandardInput, is_uri, remote, told
+from .places import STANDARD_INPUT, LocalFile, Place, RemoteFile, StandardInput, is_uri, remote, shown, told
 
 
 @dataclass(slots=True)
@@ -42,9 +42,9 @@ def expand(paths: Sequence[str | Path]) -> Inputs:
         files = list(_files(given, found))
         if not files:
             folder = not is_uri(str(given)) and Path(given).expanduser().is_dir()
-            raise UserError(f"no files in the folder {given}" if folder else f"no such file: {given}")
+            raise UserError(f"no files in the folder {given}" if folder else f"no such file: {shown(str(given))}")
         for file in files:
-            found.files.setdefault(file, str(given))
+            found.files.setdefault(file, shown(str(given)))
     return found
 
 
@@ -85,7 +85,7 @@ def _folder(folder: Path, found: Inputs) -> Iterator[Place]:
 
 
 def _remote(named: RemoteFile, found: Inputs) -> Iterator[Place]:
-    with told(named.uri):
+    with told(str(named)):
         if any(c in named.path for c in "*?["):
             paths = [path for path in named.system.glob(named.path) if named.system.isfile(path)]
         elif named.system.isdir(named.path) and not named.system.isfile(named.path):

@@ -20,7 +20,7 @@ from . import finished, formats, samples
 from .expand import Inputs, expand
 from .files import Reading, read_file
 from .ids import RequestIds
-from .places import Place
+from .places import Place, shown
 from .readers.table import mapping_flaw
 from .rejects import REJECTS
 from .request_checks import summarise
@@ -115,7 +115,7 @@ def ingest(
     inputs = expand(paths)
     check_choice(format, columns)
     settings = {"format": format, "redact": redact, "columns": columns}
-    run = store.begin("ingest", {"paths": [str(path) for path in paths], **settings})
+    run = store.begin("ingest", {"paths": [shown(str(path)) for path in paths], **settings})
     report = IngestReport(run.id, hidden_files=inputs.hidden, links_not_followed=inputs.links)
     writer = Writer(run, redact)
     try:

@@ -88,12 +88,12 @@ class RemoteFile:
     path: str
 
     def __str__(self) -> str:
-        return self.uri
+        return shown(self.uri)
 
     @property
     def name(self) -> str:
         """The last part of the URI."""
-        return PurePosixPath(self.path).name
+        return PurePosixPath(shown(self.path)).name
 
     @property
     def size(self) -> int | None:
@@ -106,8 +106,8 @@ class RemoteFile:
 
     def open(self) -> BinaryIO:
         """The file's bytes, fetched as they are read."""
-        with told(self.uri):
-            return cast(BinaryIO, _Fetched(self.uri, self.system.open(self.path, "rb")))
+        with told(str(self)):
+            return cast(BinaryIO, _Fetched(str(self), self.system.open(self.path, "rb")))
 
 
 class _Fetched(io.RawIOBase):
@@ -152,6 +152,15 @@ def told(uri: str) -> Iterator[None]:
         raise UserError(f"cannot read {uri}: {str(error) or type(error).__name__}") from None
 
 
+def shown(given: str) -> str:
+    """What a user typed, as it may be printed and stored: a signed address without its signature or password."""
+    protocol, found, rest = given.partition("://")
+    if not found or protocol not in ("http", "https"):
+        return given
+    server, slash, path = rest.partition("?")[0].partition("/")
+    return f"{protocol}://{server.rpartition('@')[2]}{slash}{path}"
+
+
 def is_uri(given: str) -> bool:
     """Whether it names a file system (`s3://…`) and not a path."""
     protocol, found, _ = given.partition("://")
@@ -166,13 +175,13 @@ def remote(uri: str) -> RemoteFile:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise UserError(f"{uri}: reading it needs fsspec: pip install 'kvmill[s3]'") from None
+        raise UserError(f"{shown(uri)}: reading it needs fsspec: pip install 'kvmill[s3]'") from None
     try:
         system, path = url_to_fs(uri)
     except ImportError as error:
-        raise UserError(f"{uri}: {protocol}:// cannot be read yet: {hint} ({error})") from None
+        raise UserError(f"{shown(uri)}: {protocol}:// cannot be read yet: {hint} ({error})") from None
     except ValueError as error:
-        raise UserError(f"{uri}: {error}") from None
+        raise UserError(f"{shown(uri)}: {error}") from None
     return RemoteFile(uri, system, path)
 
 

@@ -7,7 +7,10 @@ import os
 import sys
 import zipfile
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,11 +21,18 @@ from kvmill.traces import places
 from kvmill.traces.beside import source_of
 from kvmill.traces.expand import expand
 from kvmill.traces.files import read_file
+from kvmill.traces.ingest import ingest
 from kvmill.traces.inputs import records
 from kvmill.traces.places import LocalFile, StandardInput, place_of
 from kvmill.traces.reading import Bad, Record
+from kvmill.traces.store import Store
 
 LINE = b'{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}\n'
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *said: object) -> None:
+        pass
 
 
 def write(path: Path, data: bytes = LINE) -> Path:
@@ -184,6 +194,26 @@ def test_a_connection_that_breaks_in_the_middle_is_one_line(memory: str, monkeyp
 def test_what_a_remote_file_system_raises_is_one_line() -> None:
     with pytest.raises(UserError, match="cannot read s3://b/x: no credentials"), places.told("s3://b/x"):
         raise RuntimeError("no credentials")
+
+
+def test_signatures_and_passwords_of_addresses_are_neither_printed_nor_stored(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="fsspec reads http:// with aiohttp")
+    write(tmp_path / "www/a.jsonl")
+    handler = partial(Quiet, directory=str(tmp_path / "www"))
+    store = Store(tmp_path / "store")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        where = f"127.0.0.1:{server.server_port}"
+        report = ingest(store, [f"http://me:pass-word@{where}/a.jsonl?X-Signature=sig-nature"])
+        with pytest.raises(UserError) as refused:
+            ingest(store, [f"http://{where}/none.jsonl?X-Signature=sig-nature"])
+        server.shutdown()
+    assert report.accepted == 1
+    assert store.info(report.run).config["paths"] == [f"http://{where}/a.jsonl"]
+    assert str(refused.value) == f"no such file: http://{where}/none.jsonl"
+    files = b"".join(path.read_bytes() for path in store.path.rglob("*") if path.is_file()) + repr(report).encode()
+    assert b"sig-nature" not in files
+    assert b"pass-word" not in files
 
 
 def test_files_beside_are_never_taken_from_outside(tmp_path: Path) -> None:
