@@ -108,6 +108,12 @@ def _open(
             f"run {resume} cannot be resumed: {few} changed since it began (other messages, labels or probes under the "
             "same id); start a new run"
         )
+    had, have = (one.get("worker", {}).get("processor") for one in (before, described))
+    if None not in (had, have) and had != have:
+        raise UserError(
+            f"run {resume} was begun on workers with {had}, and these have {have}: the cells of one run come from one "
+            "type of machine; resume it on such machines, or start a new run"
+        )
     run = store.resume(resume)
     if any(before.get(key) != value for key, value in described.items()):
         run.annotate(**described)

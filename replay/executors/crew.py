@@ -65,8 +65,8 @@ class Crew:
     ) -> Iterator[tuple[Any, Any]]:
         """Call `method(*arguments(job))` of the workers for every job; yields (job, outcome) in whatever order.
 
-        The outcome is what the method returned, or `Lost`. `alone`: one job at a time on each machine. What a method
-        raises is raised here.
+        The outcome is what the method returned, or `Lost`. `alone`: one job at a time on each machine, and none while a
+        worker starts anywhere. What a method raises is raised here.
         """
         waiting = deque(_Task(job, arguments(job)) for job in jobs)
         while waiting or any(member.flight for member in self._members):
@@ -75,7 +75,7 @@ class Crew:
             pending |= {reference: m for m in self._members for reference, _ in m.flight}
             ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=_LOOK_S)
             if not ready:
-                self._look_around()
+                self._look_around(alone)
                 continue
             member = pending[ready[0]]
             if member.opening is not None:
@@ -102,6 +102,8 @@ class Crew:
     def _hand_out(self, waiting: deque[_Task], method: str, alone: bool) -> None:
         """A job to every worker without one; then a second one each, as long as more wait than there are workers."""
         able = [member for member in self._members if member.opening is None]
+        if alone and len(able) < len(self._members):
+            return  # one that loads its model is heard in what its machine measures, and may be on any
         if alone:
             able = list({member.machine: member for member in reversed(able)}.values())
         for depth in range(1 if alone else WAITING_JOBS):
@@ -163,9 +165,16 @@ class Crew:
         _, _, detail = str(error).partition("Worker exit detail: ")
         return " ".join((detail or str(error)).partition("Some common causes")[0].split())[:300].rstrip(". ")
 
-    def _look_around(self) -> None:
-        """Nothing has happened for a while. UserError where nothing can: no machine has room for a worker any more."""
-        if all(member.opening is not None for member in self._members):
+    def _look_around(self, alone: bool) -> None:
+        """Nothing has happened for a while. UserError where nothing can: no machine has room for a worker any more.
+
+        What runs alone waits for all workers, so those for whom a machine that is gone has left no room are given up.
+        """
+        opening = [member for member in self._members if member.opening is not None]
+        if opening and (alone or len(opening) == len(self._members)):
             share = self._share
-            share_out(machines(), threads=share.threads, gpus=share.gpus or None, on_gpus=share.gpus > 0)
+            room = share_out(machines(), threads=share.threads, gpus=share.gpus or None, on_gpus=share.gpus > 0).workers
+            for member in opening[: max(0, len(self._members) - room)] if alone else ():
+                self._ray.kill(member.actor)
+                self._members.remove(member)
             note("waiting for the cluster to have room for a worker, or for workers to start")

@@ -16,6 +16,7 @@ from replaying import POLICIES, TABLES, replay, rows, some
 from tiny import save_tiny
 
 from kvmill.errors import UserError
+from kvmill.replay import fanout
 from kvmill.replay.fanout import run_replay
 from kvmill.replay.policies.te_state import TokenEvictionState
 from kvmill.traces.store import Store
@@ -100,8 +101,6 @@ def test_a_trajectory_longer_than_the_window_is_a_skipped_cell_that_says_so(tmp_
 
 
 def test_interrupted_by_ctrl_c_then_resumed(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kvmill.replay import fanout
-
     store, count = Store.open(tmp_path / "a"), [0]
     right = fanout.Cells.quality
 
@@ -139,6 +138,16 @@ def test_a_run_is_not_resumed_on_trajectories_that_changed_under_their_ids(tmp_p
     # What was never said in it may change: another file, another reader's losses.
     told = replace(second, losses=("reasoning_dropped:3",), meta={"file": "again.json"})
     assert run_replay(store=store, trajectories=[first, told], resume=run, **arguments) == run
+
+
+def test_a_run_of_one_type_of_workers_is_not_resumed_on_another(tmp_path: Path, model: str) -> None:
+    store = Store.open(tmp_path)
+    run = replay(store, model, count=1)
+    settings = store.info(run).config
+    store.open_run(run).annotate(worker={"processor": "A"})
+    with pytest.raises(UserError, match=f"run {run} was begun on workers with A, and these have B"):
+        fanout._open(store, settings, {"executor": "ray", "worker": {"processor": "B"}}, 0, run)
+    assert fanout._open(store, settings, {"executor": "ray", "worker": {"processor": "A"}}, 0, run).id == run
 
 
 def test_killed_in_the_middle_then_resumed_loses_and_doubles_nothing(tmp_path: Path, model: str) -> None:

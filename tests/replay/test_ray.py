@@ -163,20 +163,28 @@ def test_workers_that_differ_are_refused() -> None:
         team._welcome({**here, "kvmill": "0.0.0"})
 
 
-def test_jobs_of_a_crew_run_beside_each_other_or_one_at_a_time_on_a_machine() -> None:
+def test_jobs_of_a_crew_run_beside_each_other_or_one_at_a_time_on_a_machine(tmp_path: Path) -> None:
     class Looks:
-        def look(self, seconds: float) -> tuple[int, bool, str]:
+        def __init__(self) -> None:
+            try:
+                (tmp_path / "first").touch(exist_ok=False)
+            except FileExistsError:
+                time.sleep(1)
+                (tmp_path / "all").touch()
+
+        def look(self, seconds: float) -> tuple[int, bool, bool]:
             time.sleep(seconds)
-            return os.getpid(), importlib.util.find_spec("kernels") is None, os.environ.get("OMP_NUM_THREADS", "")
+            return os.getpid(), importlib.util.find_spec("kernels") is None, (tmp_path / "all").exists()
 
     crew = Crew(TWO, Looks)
     try:
-        together = [found for _, found in crew.stream(range(8), "look", arguments=lambda _: (0.2,))]
         alone = [found for _, found in crew.stream(range(3), "look", arguments=lambda _: (0.0,), alone=True)]
+        together = [found for _, found in crew.stream(range(8), "look", arguments=lambda _: (0.2,))]
     finally:
         crew.close()
     assert len({pid for pid, _, _ in together}) == 2
     assert len({pid for pid, _, _ in alone}) == 1
+    assert all(quiet for _, _, quiet in alone), "nothing is measured while another worker loads its model"
     assert all(hidden for _, hidden, _ in together), "our folder `kernels` is no package of that name in a worker"
 
 
