@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
 from kvmill.errors import UserError
 from kvmill.replay.asked import Asked
+from kvmill.replay.executors import crew
 from kvmill.replay.executors.choice import Executing
 from kvmill.replay.executors.cluster import connected
 from kvmill.replay.executors.reach import Reach
@@ -125,3 +127,20 @@ def test_a_worker_that_does_not_see_the_store_says_so(own_store: object) -> None
     reach.close()
     with pytest.raises(UserError, match="does not see the store"):
         reach.store()
+
+
+def test_what_runs_alone_waits_for_no_worker_whose_machine_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = list[str]()
+    some = object.__new__(crew.Crew)
+    some._ray, some._share = SimpleNamespace(kill=killed.append), Share(3, 1, 0)
+    some._members = [crew._Member("a", None), crew._Member("b", "opens"), crew._Member("c", "opens")]
+    monkeypatch.setattr(crew, "machines", lambda: [Machine(2, 0)])
+    some._look_around(alone=False)
+    assert killed == []
+    for _ in range(2):  # those for whom there is room are waited for
+        some._look_around(alone=True)
+        assert killed == ["b"]
+    assert [member.actor for member in some._members] == ["a", "c"]
+    monkeypatch.setattr(crew, "machines", list)
+    with pytest.raises(UserError, match="room for 0"):
+        some._look_around(alone=True)
