@@ -32,7 +32,7 @@ the gather, not around it. Longer rows and higher keep ratios come closer.""",
 }
 
 _NO_GPU = """Nothing is claimed: the Triton forms have run under Triton's interpreter only.
-`python benchmarks/gpu_check.py --out FILE` verifies and times them on a GPU machine in six minutes, from a bare
+`python benchmarks/gpu_check.py --out FILE` is made to verify and time them on a GPU machine in six minutes at most, from a bare
 checkout."""
 
 
