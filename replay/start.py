@@ -7,6 +7,7 @@ from typing import Any
 
 from ..console import note
 from ..errors import UserError, unknown
+from ..traces.places import shown
 from ..traces.recall import with_probes
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
@@ -154,7 +155,7 @@ def replay_named(
                 **({KEY: until.config(trajectories, counted)} if until else {}),
                 **({"actions_given": grammar} if grammar else {}),
                 **({"sweeps": [swept.spec for swept in sweeps]} if sweeps else {}),
-                "traces": spec,
+                "traces": shown(spec),
                 "limit": setting("limit", limit, None),
                 "asked": before.get("asked", chosen),
                 "probes": asked,
