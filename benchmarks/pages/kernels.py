@@ -32,8 +32,8 @@ the gather, not around it. Longer rows and higher keep ratios come closer.""",
 }
 
 _NO_GPU = """Nothing is claimed: the Triton forms have run under Triton's interpreter only.
-`python benchmarks/gpu_check.py --out FILE` is made to verify and time them on a GPU machine in six minutes at most, from a bare
-checkout."""
+`python benchmarks/gpu_check.py --out FILE` is made to verify and time them on a GPU machine in six minutes at most,
+from a bare checkout."""
 
 
 def page(found: Row, gpu: Row | None = None) -> str:
