@@ -147,7 +147,6 @@ def test_the_baseline_measured_again_by_this_code_is_green(accepted, model: str,
     assert store.info(found["baseline_replay"]).created_at > store.info(found["replay"]).created_at
 
 
-@pytest.mark.slow
 def test_other_code_is_the_baseline_and_the_fleet_is_planned_anew(accepted, model: str, tmp_path: Path) -> None:
     """The old checkout kept other tokens: the night finds it, without any accepted night."""
     store, _ = accepted

@@ -7,7 +7,6 @@ puts.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from ..errors import UserError
 from . import cached, manifest
 from .manifest import RunInfo
 from .object_home import ObjectHome, seen_manifest
-from .objects import Bucket, Listed
+from .objects import Bucket, Listed, endpoint
 from .redact_key import KEY_FILE, fresh_key
 from .tables import SCHEMAS
 
@@ -38,8 +37,7 @@ class ObjectStorage:
     def of(cls, uri: str) -> ObjectStorage:
         """The store at an address. Nothing is asked of the object store yet."""
         bucket = Bucket.of(uri)
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-        mark = hashlib.sha256(f"{endpoint} {bucket}".encode()).hexdigest()[:16]
+        mark = hashlib.sha256(f"{endpoint() or ''} {bucket}".encode()).hexdigest()[:16]
         return cls(bucket, cached.cache_home() / "objects" / mark)
 
     def __str__(self) -> str:

@@ -27,6 +27,11 @@ _DENIED = (401, 403)
 _CONFLICTS = (409, 412)
 
 
+def endpoint() -> str | None:
+    """The address of the object store that the environment names; None for Amazon's own."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """An object as it was read. `age_s` is by the clock of the store alone."""
@@ -156,7 +161,7 @@ class Bucket:
 
     @property
     def _client(self) -> Any:
-        return _client(os.getpid(), os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"))
+        return _client(os.getpid(), endpoint())
 
     @contextmanager
     def _told(self, key: str) -> Iterator[None]:
