@@ -109,7 +109,7 @@ def _frame(store: Store, setting: Setting, stamp: Stamp) -> dict[str, Any]:
     found = _given(store, setting, stamp)
     scenario = _scenario(found, setting, PolicyProfile("full"))
     slo = {promise.key: promise.limit_s for promise in scenario.slos}
-    return {"workload": found.load.name, "slo": slo, **described(scenario, 10, 0)}
+    return {"workload": found.load.name, "slo": slo, **described([scenario], {scenario.policy: PolicyProfile(scenario.policy)}, 10, 0)}
 
 
 @lru_cache(maxsize=256)

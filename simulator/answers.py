@@ -270,7 +270,7 @@ def simulate(
         "slo": {s.key: s.limit_s for s in slos},
         "meets": all(result.meets(slos) for result in results),
         "promises": promised(results, slos),
-        **described(scenario, replications, seed),
+        **described([scenario], {text: profile}, replications, seed),
         **averaged(results),
         **quality(profile, deployment.geometry),
     }

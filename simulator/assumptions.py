@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..replay.profile import PolicyProfile
 from .deployment import Deployment
 from .run import Scenario
 from .workload import Workload
 
 
-def assumptions(scenario: Scenario) -> dict[str, Any]:
-    """Everything that was chosen or assumed rather than measured, by name, each with its label."""
+def assumptions(scenario: Scenario, profile: PolicyProfile) -> dict[str, Any]:
+    """Everything that was chosen or assumed rather than measured of one policy, by name, each with its label."""
     deployment, load, gpu = scenario.deployment, scenario.workload, scenario.deployment.gpu
     found: dict[str, Any] = {
         "workload": list(load.assumed),
@@ -29,7 +31,7 @@ def assumptions(scenario: Scenario) -> dict[str, Any]:
         "sessions": _drawn(load),
         "window": f"{scenario.positions.cut_share:.0%} of sessions end at the window of "
         f"{deployment.geometry.max_positions:,} tokens, before their last turn",
-        "extra_turns": "none (assumed)" if not scenario.extra_turns else f"{scenario.extra_turns:.0%} more",
+        "extra_turns": profile.extra_turns_source,
     }
     if scenario.failure is not None:
         found["failure"] = f"one replica is out for {scenario.failure.outage_s:g} s"
@@ -38,6 +40,18 @@ def assumptions(scenario: Scenario) -> dict[str, Any]:
     if scenario.keep_measured is not None:
         found["kept"] = f"{scenario.keep_measured:.1%} of the tokens, the mean that replay measured (target: a loss)"
     return found
+
+
+def assumed_together(scenarios: Sequence[Scenario], known: Mapping[str, PolicyProfile]) -> dict[str, Any]:
+    """The same of several policies: said once where it is alike for all, else a line for each policy that has it."""
+    each = {one.policy: assumptions(one, known[one.policy]) for one in scenarios}
+    together: dict[str, Any] = {}
+    for name in dict.fromkeys(name for found in each.values() for name in found):
+        said = {policy: found[name] for policy, found in each.items() if name in found}
+        first, *others = said.values()
+        alike = len(said) == len(each) and all(value == first for value in others)
+        together[name] = first if alike else [f"{policy}: {value}" for policy, value in said.items()]
+    return together
 
 
 def _compaction(deployment: Deployment) -> str:

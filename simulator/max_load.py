@@ -16,7 +16,7 @@ from .given import Given
 from .outcome import SimResult
 from .plan import scenarios_of
 from .reach import hopeless, out_of_reach
-from .report import averaged, binds, described, quality, size_row
+from .report import averaged, binds, described, quality, size_row, with_assumptions
 from .run import TURNS, Scenario
 from .search import PILOT_SEEDS, mean_meets, neighbours, settled, smallest
 from .slo import Slo, parse_slo, words
@@ -67,14 +67,14 @@ def max_load(
     for row in rows:
         both = row["max_load"] and rows[0]["max_load"]
         row["load_gained"] = row["max_load"] / rows[0]["max_load"] if both else None
-    frame = described(scenarios[0], replications, seed)
+    frame = described(scenarios, known, replications, seed)
     answer = {
         "slo": {s.key: s.limit_s for s in slos},
         "workload": found.load.name,
         "gpus": gpus,
         "load_unit": _unit(found),
         **frame,
-        "plans": [row | {"assumptions": frame["assumptions"]} for row in rows],
+        "plans": with_assumptions(rows, scenarios, known, {}),
     }
     return answer | {"answer": max_load_answer(answer)}
 

@@ -20,7 +20,7 @@ from .paper_table import HOUR_S, table_checks, table_findings
 from .paper_walk import Means, carried, kept_batch, means_of, rate, walk
 from .paper_words import NOT_CHARGED, explained, paper_answer, paper_text
 from .plan import HOURS_PER_MONTH, deploy
-from .report import described, quality
+from .report import described, quality, with_assumptions
 from .run import Scenario
 from .slo import Slo
 from .workload import Workload
@@ -58,8 +58,8 @@ def paper_plan(
     simulated = simulated and pool_tokens is None
     scenarios: list[Scenario] = []
     rows: list[dict[str, Any]] = []
-    for text in texts:
-        profile = (profiles or {}).get(text) or PolicyProfile(text)
+    known = {text: (profiles or {}).get(text) or PolicyProfile(text) for text in texts}
+    for text, profile in known.items():
         extra, kept = profile.extra_turns or 0.0, profile.keep_measured
         scenario = Scenario(workload, text, deployment, slo, extra_turns=extra, keep_measured=kept)
         scenarios.append(scenario)
@@ -68,21 +68,22 @@ def paper_plan(
         tick(f"{text}, static batch")
     for row in rows:
         compare(row, rows[0])
-    frame = described(scenarios[0], 1, seed)
-    frame["assumptions"] |= {
+    method = {
         "method": "static batch of the largest KV, decodes only; not charged: " + "; ".join(NOT_CHARGED),
         "step_times": f"{'given' if step_times else 'of the cost model (estimated)'}, linear between context lengths",
         "batch": "the power of two that fits and was measured to be fastest"
         if step_times
         else "the largest power of two that fits; whether a smaller one is faster only a measurement says",
     }
+    frame = described(scenarios, known, 1, seed)
     found = {
         "method": "paper",
         "slo": {s.key: s.limit_s for s in slo},
         "workload": workload.name,
         **frame,
+        "assumptions": frame["assumptions"] | method,
         "pool_tokens": pool,
-        "plans": [row | {"assumptions": frame["assumptions"]} for row in rows],
+        "plans": with_assumptions(rows, scenarios, known, method),
     }
     return found | {"answer": paper_answer(found)}
 

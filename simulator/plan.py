@@ -25,7 +25,7 @@ from .given import deploy
 from .gpu import Gpu
 from .headroom import headroom
 from .outcome import SimResult
-from .report import ENOUGH_REPLICATIONS, averaged, binds, described, quality, size_row
+from .report import ENOUGH_REPLICATIONS, averaged, binds, described, quality, size_row, with_assumptions
 from .run import TURNS, Scenario
 from .search import Side, bracket, verdict
 from .sensitivity import assumed, moved, other_shapes
@@ -88,15 +88,15 @@ def plan(
         for side, scenario in zip(sides, scenarios, strict=True):
             for result in (found for results in side.results.values() for found in results):
                 record(scenario, result)
-    frame = described(scenarios[0], replications, seed)
-    if sensitivity:
-        frame["assumptions"]["sensitivity"] = assumed(replications)
+    frame = described(scenarios, known, replications, seed)
+    more = {"sensitivity": assumed(replications)} if sensitivity else {}
     return {
         "slo": {s.key: s.limit_s for s in slo},
         "workload": workload.name,
         **frame,
+        "assumptions": frame["assumptions"] | more,
         "other_shapes": shapes,
-        "plans": [row | {"assumptions": frame["assumptions"]} for row in rows],
+        "plans": with_assumptions(rows, scenarios, known, more),
     }
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..replay.profile import PolicyProfile
 from ..replay.scored import name_of
-from .assumptions import assumptions
+from .assumptions import assumed_together, assumptions
 from .geometry import Geometry
 from .outcome import SimResult
 from .run import Scenario
@@ -112,11 +112,28 @@ def quality(profile: PolicyProfile, geometry: Geometry) -> dict[str, Any]:
     }
 
 
-def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any]:
-    """The frame of an answer: model, machine, memory, contexts, price, seeds, assumptions.
+def with_assumptions(
+    rows: Sequence[dict[str, Any]],
+    scenarios: Sequence[Scenario],
+    known: Mapping[str, PolicyProfile],
+    more: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """Every policy's row with what its own figures rest on, and `more` that is alike for all."""
+    return [
+        row | {"assumptions": assumptions(scenario, known[scenario.policy]) | more}
+        for row, scenario in zip(rows, scenarios, strict=True)
+    ]
+
+
+def described(
+    scenarios: Sequence[Scenario], known: Mapping[str, PolicyProfile], replications: int, seed: int
+) -> dict[str, Any]:
+    """The frame of an answer about scenarios that differ in their policies: model, machine, memory, contexts, price,
+    seeds, assumptions.
 
     `compactable_share`: of a session's memory at the median context, what compaction can touch at all.
     """
+    scenario = scenarios[0]
     deployment = scenario.deployment
     geometry, gpu = deployment.geometry, deployment.gpu
     lengths = contexts(scenario.workload, geometry.max_positions)
@@ -150,5 +167,5 @@ def described(scenario: Scenario, replications: int, seed: int) -> dict[str, Any
         "few_replications": replications < ENOUGH_REPLICATIONS,
         "model_error": scenario.cost.error,
         "model_error_source": scenario.cost.error_source,
-        "assumptions": assumptions(scenario),
+        "assumptions": assumed_together(scenarios, known),
     }

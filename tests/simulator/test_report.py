@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from worlds import SLOS, closed, scenario
 
+from kvmill.replay.profile import PolicyProfile
 from kvmill.simulator.report import averaged, described, promised, saturated, size_row
 from kvmill.simulator.run import run_fleet
 
@@ -55,7 +56,7 @@ def test_a_size_is_its_verdict_and_every_promised_latency_with_its_interval():
 
 
 def test_the_frame_says_how_replicas_were_run_and_how_sure_the_seconds_are():
-    found = described(WORLD, 3, 0)
+    found = described([WORLD], {"full": PolicyProfile("full")}, 3, 0)
     for key in ("retention", "preemption", "compaction", "router", "token_budget", "max_sequences", "max_model_len"):
         assert found[key] is not None
     assert (found["model_error"], found["model_error_source"]) == (WORLD.cost.error, WORLD.cost.error_source)
