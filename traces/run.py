@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,7 +55,7 @@ class Run:
         while True:
             info = self.info
             try:
-                parts = [self._load(info, entry, schema) for entry in info.files if entry.table == table]
+                parts = list(self._parts(info, [entry for entry in info.files if entry.table == table], schema))
             except UserError:
                 if self.info == info:
                     raise
@@ -110,26 +110,60 @@ class Run:
         return self.rewrite(table, lambda rows: rows.filter(pc.field(column) != value))
 
     def rewrite(self, table: str, change: Callable[[pa.Table], pa.Table]) -> int:
-        """Put what `change` makes of a table in its place; returns by how many rows it got smaller."""
+        """Put what `change` makes of the rows of a table in their place; returns how many fewer there are.
+
+        It is given some rows at a time, and those of a file that it changes twice. Files in which it changes nothing
+        stay; the others are swapped one after the other, the small ones joined: whoever is stopped half-way asks again.
+        """
         smaller = 0
-
-        def rewritten(info: RunInfo) -> Changes:
-            nonlocal smaller
-            before = self.read(table)
-            after = change(before)
-            smaller = before.num_rows - after.num_rows
-            if after.equals(before):
-                return {}
-            made = [self._write(info, table, [after], "merged")] if after.num_rows else []
-            return {"files": (*(entry for entry in info.files if entry.table != table), *made)}
-
+        same: set[FileEntry] = set()
         with self._guard:
             held = self.home.holds()
             try:
-                self._drop(self._change(rewritten, writes=True).files)
+                hold(self.home)
+                while chosen := self._changed(table, change, same):
+                    smaller += self._rewrite(chosen, change, same)
             finally:
                 if not held:
                     self.home.release()
+        return smaller
+
+    def _changed(
+        self, table: str, change: Callable[[pa.Table], pa.Table], same: set[FileEntry]
+    ) -> tuple[FileEntry, ...]:
+        """Files that `change` changes: a large one alone, or all small ones. `same` collects those it leaves alone."""
+        info, schema, small = self.info, segments.schema_of(table), []
+        for entry in info.files:
+            if entry.table != table or entry in same:
+                continue
+            if all(change(rows).equals(rows) for rows in self._parts(info, [entry], schema)):
+                same.add(entry)
+            elif entry.bytes >= _LARGE_BYTES:
+                return (entry,)
+            else:
+                small.append(entry)
+        return tuple(small)
+
+    def _rewrite(
+        self, chosen: Sequence[FileEntry], change: Callable[[pa.Table], pa.Table], same: set[FileEntry]
+    ) -> int:
+        """Swap these files for one, which joins `same`; returns by how many rows it is smaller."""
+        table, smaller = chosen[0].table, 0
+
+        def rewritten(info: RunInfo) -> Changes:
+            nonlocal smaller
+            if not set(chosen) <= set(info.files):
+                return {}  # another writer took them: the caller looks again
+            parts = self._parts(info, chosen, segments.schema_of(table))
+            made = self._write(info, table, map(change, parts), "merged")
+            smaller = sum(entry.rows for entry in chosen) - made.rows
+            same.add(made)
+            if not made.rows:
+                self.home.drop([made.path])
+            others = (entry for entry in info.files if entry not in chosen)
+            return {"files": (*others, *([made] if made.rows else []))}
+
+        self._drop(self._change(rewritten, writes=True).files)
         return smaller
 
     def scattered(self) -> bool:
@@ -145,8 +179,7 @@ class Run:
                 listed = [entry for entry in info.files if entry.table == table]
                 if len(parts) > 1:
                     schema = SCHEMAS[table]
-                    loaded = (self._load(info, part, schema) for part in parts)
-                    files.append(self._write(info, table, loaded, "merged"))
+                    files.append(self._write(info, table, self._parts(info, parts, schema), "merged"))
                     files += [entry for entry in listed if entry not in parts]
                 else:
                     files += listed
@@ -166,13 +199,15 @@ class Run:
         rows, size = self.home.write(name, parts, segments.schema_of(table))
         return FileEntry(table, name, rows, segment, size)
 
-    def _load(self, info: RunInfo, entry: FileEntry, schema: pa.Schema) -> pa.Table:
-        path = self.home.path(info, entry)
-        try:
-            return segments.read(path, schema)
-        except (OSError, pa.ArrowException) as error:
-            where = self.home.name_of(entry.path)
-            raise UserError(f"torn file {where} of run {self.id} ({error}); run `kvmill store check`") from None
+    def _parts(self, info: RunInfo, entries: Iterable[FileEntry], schema: pa.Schema) -> Iterator[pa.Table]:
+        """The rows of files, some at a time."""
+        for entry in entries:
+            path = self.home.path(info, entry)
+            try:
+                yield from segments.read(path, schema)
+            except (OSError, pa.ArrowException) as error:
+                where = self.home.name_of(entry.path)
+                raise UserError(f"torn file {where} of run {self.id} ({error}); run `kvmill store check`") from None
 
     def _without(self, key: str) -> RunInfo:
         """The manifest; ValueError if the segment is in already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +94,14 @@ def write(path: Path, tables: Iterable[pa.Table], schema: pa.Schema, run_id: str
     return rows
 
 
-def read(path: Path, schema: pa.Schema) -> pa.Table:
-    """One file under today's schema, also if an older kvmill wrote it."""
-    return conform(pq.ParquetFile(path).read(), schema)
+def read(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of one file, a row group or a part of it at a time, under today's schema also if an older kvmill wrote
+    it.
+    """
+    file = pq.ParquetFile(path)
+    for group in range(file.num_row_groups):  # one by one: a batch would go on into the next, however long its texts are
+        for batch in file.iter_batches(_ROW_GROUP, row_groups=[group]):
+            yield conform(pa.Table.from_batches([batch]), schema)
 
 
 def problem(path: Path, rows: int, size: int) -> str | None:
