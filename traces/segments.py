@@ -99,7 +99,7 @@ def read(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
     it.
     """
     file = pq.ParquetFile(path)
-    for group in range(file.num_row_groups):  # one by one: a batch would go on into the next, however long its texts are
+    for group in range(file.num_row_groups):  # a batch would go on into the next one, however long its texts are
         for batch in file.iter_batches(_ROW_GROUP, row_groups=[group]):
             yield conform(pa.Table.from_batches([batch]), schema)
 
