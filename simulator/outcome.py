@@ -26,7 +26,8 @@ SPENT_ON = {"prefill": "prefill compute", "kv": "decode bandwidth", "host": "hos
 class SimResult:
     """What one run showed. Latencies in seconds by percentile, None from too few turns; shares in [0, 1].
 
-    `values` holds the percentile of each SLO (infinite when more turns than it allows were rejected).
+    `values` holds the percentile of each SLO (infinite when more turns than it allows were rejected, and when the run
+    ends with turns that no replica works to serve).
     `unserved_share` is the share of turns still waiting for their first token at the end, `queue_growth` the share of
     the arriving turns by which the queue grew, `waiting_mean` the turns that waited for a first token in the mean.
     `saturated`: beyond a few percent of either, latencies depend on how long one looks; a closed workload, whose queue
@@ -140,6 +141,9 @@ def summarise(
     queue = _queue(fleet)
     busy_share, rise, waiting = books["busy_s"] / (span * count), growth(*queue, warm, end), crowding(*queue, warm, end)
     unserved = seen.unserved / max(1, len(seen.finished) + seen.unserved + seen.open)
+    values = {slo.key: _value(samples[slo.metric], slo) for slo in slos}
+    if out := _out(fleet):
+        values = dict.fromkeys(values, float("inf"))
     crowded = waiting > CROWDED * (fleet.workload.agents or float("inf")) and busy_share > BUSY
     result = SimResult(
         replicas=count,
@@ -169,10 +173,20 @@ def summarise(
         waiting_mean=waiting,
         saturated=crowded or unserved > UNSERVED or rise > GROWING,
         shares={name: books[f"{name}_s"] / busy for name in ("prefill", "weights", "kv", "host", "compaction")},
-        values={slo.key: _value(samples[slo.metric], slo) for slo in slos},
+        values=values,
         binding_constraint="",
     )
-    return replace(result, binding_constraint=binding(result, slos, cost))
+    return replace(result, binding_constraint=out or binding(result, slos, cost))
+
+
+def _out(fleet: Fleet) -> str:
+    """What binds where the run ends in an outage of the whole fleet; empty while a replica works or no turn waits.
+
+    Agents whose turns wait send no others, so that the turns before the outage would outvote it.
+    """
+    if fleet.up or not fleet.stranded:
+        return ""
+    return f"failure: no replica works when the run ends, {len(fleet.stranded):,} turns wait for one"
 
 
 def _kept(turns: np.ndarray, slos: Sequence[Slo]) -> int:

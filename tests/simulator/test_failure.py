@@ -104,6 +104,21 @@ def test_what_waits_for_a_replica_is_counted_as_unserved():
     assert np.all(fleet.columns()[:, 0] + fleet.columns()[:, 3] <= 5.0)
 
 
+@pytest.mark.parametrize(("replicas", "kept"), [(1, False), (2, True)])
+def test_no_promise_is_kept_by_a_fleet_that_ends_with_nobody_to_serve(replicas, kept):
+    """Few agents, many turns before the failure: those that wait for ever are fewer than a p95 leaves out."""
+    world = scenario(closed(3, turns=4), place=deployment(), turns=400, failure=Failure(1e300))
+    run = run_fleet(world, replicas, 0)
+    assert run.ttft_s["p95"] < 1, "the turns that were served were served well"
+    assert run.meets(world.slos) is kept
+    assert (run.binding_constraint == "failure: no replica works when the run ends, 3 turns wait for one") is not kept
+
+
+def test_a_fleet_that_was_out_and_is_back_is_judged_by_its_turns():
+    world = scenario(closed(3, turns=4), place=deployment(), turns=400, failure=Failure(1.0))
+    assert run_fleet(world, 1, 0).meets(world.slos)
+
+
 def test_a_replica_that_is_down_cannot_fail_again():
     world = scenario(closed(3), place=deployment())
     fleet = fleet_of(world, 2)
