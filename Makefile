@@ -27,8 +27,11 @@ browser:
 			>/dev/null 2>&1 || echo "Chromium could not be installed: the browser tests will be skipped"; \
 	fi
 
+# Two tests at once, a thread each: a file runs in one process, in the order in which files are collected.
+WORKERS ?= 2
+
 test: install lint browser
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -76,7 +76,7 @@ def assert_whole(store: Store, run: Run) -> int:
 
 
 def test_killed_at_every_step_of_two_segments_and_the_merge(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", DIE_AT_EVERY_STEP, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", DIE_AT_EVERY_STEP, str(tmp_path)], check=True, timeout=240)
     stores = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
     assert len(stores) > 20
     reached = []
