@@ -52,7 +52,8 @@ def _best_shown(row: Row, slo: Mapping[str, float], gpu: str) -> str:
     if largest is None or largest["gpus"] < row["gpus_searched"]:
         return ""
     shown = {promise: largest[f"{promise.key}_s"][0] for promise in parse_slo(slo)}
-    missed = [f"p{p.percentile} {p.metric.upper()} {s:.3g} s" for p, s in shown.items() if p.limit_s < s < float("inf")]
+    told = {promise: s for promise, s in shown.items() if s not in (None, float("inf"))}  # null once it was stored
+    missed = [f"p{p.percentile} {p.metric.upper()} {s:.3g} s" for p, s in told.items() if p.limit_s < s]
     return f" {largest['gpus']} × {gpu} show {' and '.join(missed)} (simulated)." if missed else ""
 
 

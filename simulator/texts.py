@@ -35,8 +35,9 @@ def simulate_text(found: Found) -> str:
     kept = "keeps" if found["meets"] else "does not keep"
     promises = ", ".join(f"{key} ≤ {limit:g} s" for key, limit in found["slo"].items())
     growing = "\nSaturated: latencies depend on how long one looks." if found["saturated"] else ""
+    replicas = "1 replica" if found["replicas"] == 1 else f"{found['replicas']} replicas"
     head = (
-        f"{found['gpus']} × {found['gpu'].upper()} ({found['replicas']} replicas of {found['model']}) serving "
+        f"{found['gpus']} × {found['gpu'].upper()} ({replicas} of {found['model']}) serving "
         f"{found['workload']} under {found['policy']} {kept} {promises}.\nBinding: {found['binding_constraint']}."
     )
     levels = [{"metric": name[:-2].upper(), **found[name]} for name in FLAT]

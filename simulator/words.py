@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,10 @@ Row = Mapping[str, Any]
 MOST_LINES = 10  # of a run over time
 
 
-def level_words(level: Sequence[float]) -> str:
-    """`2.3 (2.1–2.6)`: a mean and its interval."""
-    mean, low, high = level
-    return f"{mean:.3g} ({low:.3g}–{high:.3g})"
+def level_words(level: Sequence[float | None]) -> str:
+    """`2.3 (2.1–2.6)`: a mean and its interval. What has no end, null once it was stored, is ∞."""
+    mean, low, high = ("∞" if value in (None, math.inf) else f"{value:.3g}" for value in level)
+    return f"{mean} ({low}–{high})"
 
 
 def promised_text(found: Row) -> str:

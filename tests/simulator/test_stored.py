@@ -1,8 +1,16 @@
-from worlds import closed, scenario
+import json
 
+import pytest
+from worlds import SLOS, closed, deployment, scenario
+
+from kvmill.console import plain
+from kvmill.simulator.failure import Failure
+from kvmill.simulator.plan import plan
 from kvmill.simulator.run import run_fleet
+from kvmill.simulator.sentence import sentence
 from kvmill.simulator.series import Series, turn_table
 from kvmill.simulator.stored import save_simulation
+from kvmill.simulator.texts import plan_text
 from kvmill.traces.store import Store
 
 
@@ -30,3 +38,19 @@ def test_without_a_course_there_are_only_simulations(tmp_path):
     save_simulation(store, found, [(world, run_fleet(world, 1, 0))], 0)
     assert store.query("SELECT count(*) AS n FROM intervals").to_pylist() == [{"n": 0}]
     assert store.query("SELECT count(*) AS n FROM simulations").to_pylist() == [{"n": 1}]
+
+
+@pytest.mark.parametrize(
+    ("pool", "failure"), [(5_000, None), (None, Failure(1e300))], ids=["sessions larger than the pool", "out for good"]
+)
+def test_an_answer_with_latencies_without_end_reads_the_same_after_it_was_stored(pool, failure):
+    place = deployment(pool)
+    found = plan(
+        closed(8, turns=3), place.geometry, place.gpu, ["full"], SLOS, replications=2, max_gpus=1, turns=100, tp=1,
+        sensitivity=False, fleet={"failure": failure}, activation_gib=place.activation.gib,
+    )  # fmt: skip
+    found |= {"answer": sentence(found, "full")}
+    assert found["plans"][0]["sizes"][-1]["ttft_p95_s"][0] == float("inf")
+    read = json.loads(json.dumps(plain(found)))
+    assert sentence(read, "full") == found["answer"]
+    assert plan_text(read) == plan_text(found)

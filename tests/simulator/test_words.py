@@ -1,3 +1,4 @@
+from kvmill.console import plain
 from kvmill.simulator.words import (
     fewer_text,
     guessed_text,
@@ -15,6 +16,8 @@ LEVELS = {"ttft_p95_s": [2.4, 2.1, 2.8], "tpot_p99_s": [0.04, 0.03, 0.05]}
 
 def test_a_level_is_a_mean_with_its_interval():
     assert level_words([2.345, 2.1, 2.6]) == "2.35 (2.1–2.6)"
+    endless = [float("inf"), 2.1, float("inf")]
+    assert level_words(endless) == level_words(plain(endless)) == "∞ (2.1–∞)", "as it is, and as it is stored"
 
 
 def test_promises_have_an_interval_where_there_are_replications():
