@@ -23,21 +23,25 @@ def _usage_error(error: UserError) -> NoReturn:
 
 
 def _explain(error: Exception, command: Any, ctx: Any) -> None:
-    """An unknown flag becomes one line that lists the known ones, a missing one a line with all that are required."""
+    """A usage error becomes one line: of an unknown flag with the known ones, of a missing one with all required."""
     # typer carries its own copy of click, whose classes are not public: go by the name.
-    params = command.get_params(ctx)
-    if type(error).__name__ == "NoSuchOption":
+    kind, params = type(error).__name__, command.get_params(ctx)
+    message, param = getattr(error, "message", None), getattr(error, "param", None)
+    if kind == "NoSuchOption":
         flags = [flag for param in params for flag in param.opts if flag.startswith("--")]
         _usage_error(unknown("flag", getattr(error, "option_name", "?"), flags, ctx.command_path))
-    param = getattr(error, "param", None)
-    if type(error).__name__ == "MissingParameter" and param is not None:
+    if kind == "MissingParameter" and param is not None:
         required = ", ".join(_spelled(param) for param in params if param.required)
         _usage_error(UserError(f"{_spelled(param)} is missing; {ctx.command_path} needs {required}"))
+    if message and kind != "NoArgsIsHelpError":
+        where = ctx.command_path if param is None else _spelled(param)
+        _usage_error(UserError(f"{where}: {message.rstrip('.')}; see {ctx.command_path} --help"))
 
 
 def _spelled(param: Any) -> str:
     """A flag as it is written, an argument as the help calls it."""
-    return next((text for text in param.opts if text.startswith("--")), (param.name or "").upper())
+    flag = next((text for text in param.opts if text.startswith("--")), None)
+    return flag or param.metavar or (param.name or "").upper()
 
 
 class Command(TyperCommand):

@@ -116,8 +116,9 @@ def from_requests(name: str, requests: Sequence[Request], fill: Fill) -> Workloa
 
 
 def finish(load: Workload, fill: Fill, seed: int) -> Workload:
-    """Apply the flags; what they fill is listed as assumed. UserError when waits or arrivals are still missing."""
+    """Apply the flags; what they fill is listed as assumed. UserError naming all that is still missing."""
     assumed = list(load.assumed)
+    _require_times(load, fill)
     load = _with_waits(load, fill, seed, assumed)
     if fill.scale_tokens is not None and fill.scale_tokens != 1:
         load = replace(load, sessions=tuple(s.scaled(fill.scale_tokens) for s in load.sessions))
@@ -129,8 +130,6 @@ def _arriving(load: Workload, fill: Fill, assumed: list[str]) -> Workload:
     agents, rate = load.agents, load.rate
     if fill.agents is not None or fill.rate is not None:
         agents, rate = fill.agents, fill.rate
-    if agents is None and rate is None and any(s.start_s is None for s in load.sessions):
-        raise UserError(f"workload {load.name} records no arrivals: give --agents N or --rate SESSIONS_PER_S")
     burstiness = load.burstiness if fill.burstiness is None else fill.burstiness
     if burstiness != 1 and rate is None:
         raise UserError("--burstiness is of the arrivals of an open workload: give --rate SESSIONS_PER_S")
@@ -152,32 +151,44 @@ def _arriving(load: Workload, fill: Fill, assumed: list[str]) -> Workload:
     return replace(load, assumed=tuple(assumed))
 
 
+def _require_times(load: Workload, fill: Fill) -> None:
+    """UserError where neither the source nor a flag says when sessions arrive or how long tools take."""
+    lacking = []
+    given = (load.agents, load.rate, fill.agents, fill.rate)
+    if all(one is None for one in given) and any(s.start_s is None for s in load.sessions):
+        lacking.append("arrivals (give --agents N or --rate SESSIONS_PER_S)")
+    # After its last turn a session waits for nothing, so a wait that is missing only there is none.
+    if _law(load, fill) is None and any(math.isnan(w) for s in load.sessions for w in s.waits[:-1]):
+        missing = sum(math.isnan(w) for s in load.sessions for w in s.waits)
+        lacking.append(f"{missing:,} tool waits (give --tool-wait lognormal:P50,P90, in seconds)")
+    if lacking:
+        raise UserError(f"workload {load.name} lacks {' and '.join(lacking)}")
+
+
+def _law(load: Workload, fill: Fill) -> tuple[float, float] | None:
+    """Median and 90th percentile of tool waits (s) where they are drawn. UserError on a law that cannot be."""
+    if fill.tool_wait is None:
+        return DEFAULT_WAIT if load.name == "samples" else None
+    if fill.tool_wait == "recorded":
+        return None
+    match = _WAIT.fullmatch(fill.tool_wait)
+    if not match or not 0 < float(match.group(1)) < float(match.group(2)) < float("inf"):
+        raise UserError(f"--tool-wait {fill.tool_wait!r}: recorded, or lognormal:P50,P90 in seconds")
+    return float(match.group(1)), float(match.group(2))
+
+
 def _with_waits(load: Workload, fill: Fill, seed: int, assumed: list[str]) -> Workload:
-    missing = sum(map(math.isnan, (w for s in load.sessions for w in s.waits)))
-    law: tuple[float, float] | None = None
-    if fill.tool_wait and fill.tool_wait != "recorded":
-        match = _WAIT.fullmatch(fill.tool_wait)
-        if not match or not 0 < float(match.group(1)) < float(match.group(2)) < float("inf"):
-            raise UserError(f"--tool-wait {fill.tool_wait!r}: recorded, or lognormal:P50,P90 in seconds")
-        law = float(match.group(1)), float(match.group(2))
-        replace_all = True
-    else:
-        replace_all = False
-        if missing and load.name == "samples" and fill.tool_wait is None:
-            law = DEFAULT_WAIT
-    last_only = not any(map(math.isnan, (w for s in load.sessions for w in s.waits[:-1])))
-    if law is None:
-        if missing and not last_only:
-            raise UserError(
-                f"workload {load.name}: {missing} tool waits are not recorded; give --tool-wait lognormal:P50,P90"
-            )
+    """Tool waits drawn from a law: all of them where a flag gives it, else those that were not recorded."""
+    law = _law(load, fill)
+    complete = not any(math.isnan(w) for s in load.sessions for w in s.waits)
+    if law is None or (complete and fill.tool_wait is None):
         specs = tuple(replace(s, waits=tuple(0.0 if math.isnan(w) else w for w in s.waits)) for s in load.sessions)
         return replace(load, sessions=specs)
     rng = np.random.default_rng([seed, 3])
     specs = []
     for s in load.sessions:
         drawn = lognormal(rng, *law, Z90, len(s.waits)).tolist()
-        waits = tuple(d if replace_all or math.isnan(w) else w for d, w in zip(drawn, s.waits, strict=True))
+        waits = tuple(d if fill.tool_wait or math.isnan(w) else w for d, w in zip(drawn, s.waits, strict=True))
         specs.append(replace(s, waits=waits))
     assumed.append(f"tool waits log-normal, p50 {law[0]:g} s, p90 {law[1]:g} s")
     return replace(load, sessions=tuple(specs))

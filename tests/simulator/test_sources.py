@@ -58,10 +58,12 @@ def test_lengths_measured_by_a_replay_replace_the_estimate(store):
 
 def test_a_file_is_read_and_says_what_it_lacks(store, tmp_path):
     path = chat(tmp_path / "chat.jsonl")
-    with pytest.raises(UserError, match="tool waits are not recorded; give --tool-wait"):
+    with pytest.raises(UserError, match=r"lacks arrivals \(give --agents N or .* and 2 tool waits \(give --tool-wait"):
         find_workload(path, store=store)
-    with pytest.raises(UserError, match="records no arrivals: give --agents N or --rate"):
+    with pytest.raises(UserError, match=r"lacks arrivals \(give --agents N or --rate SESSIONS_PER_S\)$"):
         find_workload(path, Fill(tool_wait="lognormal:1,5"), store=store)
+    with pytest.raises(UserError, match=r"lacks \d tool waits \(give --tool-wait lognormal:P50,P90, in seconds\)$"):
+        find_workload(path, Fill(agents=3), store=store)
     found = find_workload(path, Fill(agents=3, tool_wait="lognormal:1,5"), store=store)
     assert (found.name, found.agents, len(found.sessions)) == ("chat.jsonl", 3, 1)
     assert found.sessions[0].segments[0].tokens == 118, "440 characters and two messages' markup"
