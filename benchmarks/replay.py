@@ -2,7 +2,7 @@
 
 `kvmill bench replay` measures the bundled model on this machine, in about ten minutes on one thread, and says which
 targets hold; `--part a` measures one part. Where a target is missed, the shares of time say why. Nothing is timed on a
-busy machine. `--write` renews the figures, from complete runs only.
+busy machine. `--write` renews the figures and the last section of docs/method.md, from complete runs only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvmill.benchmarks.machine import BUSY_CORES, identity, other_cores
+from kvmill.benchmarks.pages.replay import counted, page, shares
 from kvmill.benchmarks.replay_parts import PARTS, TOY, Size
 from kvmill.console import Progress, plain, table
 from kvmill.errors import UserError
@@ -22,6 +23,7 @@ from kvmill.replay.weights import DEFAULT_MODEL
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "benchmarks" / "results" / "replay.json"
+PAGE = ROOT / "docs" / "method.md"
 
 
 def figures(
@@ -75,15 +77,14 @@ def text(found: Mapping[str, Any]) -> str:
         }
         for row in found["rows"]
     ]
-    head = f"{found['device_name']}, {found['threads']} threads, {found['model']}"
+    head = f"{found['device_name']}, {counted(found['threads'], 'thread')}, {found['model']}"
     missed = [row for row in found["rows"] if not row["met"] and "profile" in row]
     return "\n".join([head, "", table(lines, {name: name for name in lines[0]}), *map(profile_line, missed)])
 
 
 def profile_line(row: Mapping[str, Any]) -> str:
     """Where the time of a row went."""
-    shares = ", ".join(f"{part} {share:.0%}" for part, share in row["profile"].items() if share >= 0.005)
-    return f"{row['part']}, {row['what']}: {shares}"
+    return f"{row['part']}, {row['what']}: {shares(row['profile'])}"
 
 
 def main() -> None:
@@ -96,22 +97,28 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="torch threads (the physical cores)")
     parser.add_argument("--toy", action="store_true", help="everything very small: whether it runs, not how fast")
     parser.add_argument("--force", action="store_true", help="time on a busy machine too; the rows say so")
-    parser.add_argument("--write", action="store_true", help="renew benchmarks/results")
+    parser.add_argument("--write", action="store_true", help="renew docs/method.md and benchmarks/results")
+    parser.add_argument("--from-figures", action="store_true", help="time nothing: write the page anew")
     parser.add_argument("--json", action="store_true", help="the figures as one JSON object")
     asked = parser.parse_args()
     if asked.write and (asked.part or asked.toy):
         parser.error("--write needs all parts at full size: leave --part and --toy out")
-    found = figures(
-        asked.part or list(PARTS),
-        model=asked.model,
-        device=asked.device,
-        dtype=asked.dtype,
-        threads=asked.threads,
-        size=TOY if asked.toy else None,
-        force=asked.force,
-    )
+    if asked.from_figures:
+        found = json.loads(FIGURES.read_text())
+    else:
+        found = figures(
+            asked.part or list(PARTS),
+            model=asked.model,
+            device=asked.device,
+            dtype=asked.dtype,
+            threads=asked.threads,
+            size=TOY if asked.toy else None,
+            force=asked.force,
+        )
     if asked.write:
         FIGURES.write_text(json.dumps(plain(found), indent=1, ensure_ascii=False) + "\n")
+    if asked.write or asked.from_figures:
+        PAGE.write_text(page(PAGE.read_text(), found))
     print(json.dumps(plain(found), ensure_ascii=False) if asked.json else text(found))
 
 

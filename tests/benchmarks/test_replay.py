@@ -16,6 +16,7 @@ from kvmill.benchmarks.profiled import PARTS, REST, Profile, profiled
 from kvmill.benchmarks.replay_parts import SIXTEEN, TOY
 from kvmill.errors import UserError
 from kvmill.replay.policies.registry import parse_policies
+from kvmill.replay.weights import DEFAULT_MODEL
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,11 @@ def test_a_busy_machine_is_refused_and_only_whole_runs_are_written(
 
 def test_a_whole_run_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: dict[str, Any]) -> None:
     monkeypatch.setattr(bench, "FIGURES", tmp_path / "replay.json")
-    monkeypatch.setattr(bench, "figures", lambda *_, **__: found)
+    monkeypatch.setattr(bench, "PAGE", tmp_path / "method.md")
+    bench.PAGE.write_text("Kept.\n\n## What a replay costs\n\nOld.\n")
+    known = {**found, "model": DEFAULT_MODEL, "rows": [{**row, "model": DEFAULT_MODEL} for row in found["rows"]]}
+    monkeypatch.setattr(bench, "figures", lambda *_, **__: known)
     monkeypatch.setattr(sys, "argv", ["kvmill bench replay", "--write", "--json"])
     bench.main()
     assert json.loads((tmp_path / "replay.json").read_text())["targets"] == found["targets"]
+    assert bench.PAGE.read_text().startswith("Kept.\n\n## What a replay costs\n\nWritten by")
