@@ -21,10 +21,13 @@ NAMES_PX = 220
 """Width of a policy's short name."""
 
 
-def data(rows: Rows, needed: Sequence[str], looks: Looks) -> alt.Data:
-    """Rows in which everything needed was measured, with the policy's short name added as `name`."""
+def data(rows: Rows, needed: Sequence[str], looks: Looks) -> dict[str, Any]:
+    """Rows in which everything needed was measured, with the policy's short name added as `name`.
+
+    Not as `alt.Data`, which is checked against the schema value by value, at each of the steps that copy a chart.
+    """
     kept = [dict(row) for row in rows if all(row.get(key) is not None for key in needed)]
-    return alt.Data(values=[row | {"name": looks.names[row["policy"]]} for row in kept])
+    return {"values": [row | {"name": looks.names[row["policy"]]} for row in kept]}
 
 
 def looks_of(rows: Rows, among: Sequence[str] = ()) -> Looks:

@@ -57,6 +57,7 @@ def against_kv(
     )
     y = alt.Y(f"{value}:Q", title=title, axis=_axis(percent), scale=alt.Scale(zero=False))
     needed = ("kv_tokens_peak", value)
+    rows = [{key: row.get(key) for key in ("policy", "n", *needed, low, high)} for row in rows]
     tip = [
         alt.Tooltip("policy:N"),
         alt.Tooltip("n:Q", title="trajectories"),

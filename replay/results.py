@@ -7,7 +7,7 @@ measured is None, and so is accuracy on a family that is `too_weak`. Text output
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import UserError, unknown
@@ -21,11 +21,14 @@ from .last_answer import answer_entries
 from .looks import KEY
 from .noninferior import detectable
 from .scored import no_op, scorers
-from .statistics import FEW, Estimate, difference, estimate, holm, sign_flip
+from .statistics import FEW, Estimate, changes, estimates, holm, sign_flips
 from .sweep import plateaus
 from .too_weak import too_weak, without_accuracy
 
 Row = dict[str, Any]
+_Pair = tuple[Row, Row]
+_Paired = tuple[Estimate, float | None, float | None]
+_AllPaired = tuple[list[_Pair], _Paired, _Paired]
 BY = ("policy", "turn", "age", "kind", "family")
 _ASKED = ("actions", "temperature", "max_action_tokens", "seed_turns", "max_turns")
 
@@ -139,7 +142,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
             speeds[row["policy"]] |= row
     policies = []
     for policy in _order(info, [*status]):
-        quality = next((e for e in entries if e["policy"] == policy), None) or _entry(policy, [], [])
+        quality = next((e for e in entries if e["policy"] == policy), None) or _entry(policy)
         counts = status.get(policy, {})
         policies.append(
             quality
@@ -209,10 +212,9 @@ def _entries(rows: list[Row], by: str = "policy", order: Sequence[str] = ()) -> 
     for row in rows:
         members[row["grp"], row["policy"]].append(row)
     rank = {policy: i for i, policy in enumerate(order)}
-    out = []
-    for group, policy in sorted(members, key=lambda key: (key[0] is not None and key[0], rank.get(key[1], 0), key[1])):
-        entry = _entry(policy, members[group, policy], members.get((group, "full"), []))
-        out.append(entry if by == "policy" else {by: group, **entry})
+    keys = sorted(members, key=lambda key: (key[0] is not None and key[0], rank.get(key[1], 0), key[1]))
+    found = _all_entries([(policy, members[group, policy], members.get((group, "full"), [])) for group, policy in keys])
+    out = [entry if by == "policy" else {by: group, **entry} for (group, _), entry in zip(keys, found, strict=True)]
     for group in {entry.get(by) if by != "policy" else None for entry in out}:
         tested = [e for e in out if e["difference_p"] is not None and (by == "policy" or e[by] == group)]
         for entry, adjusted in zip(tested, holm([e["difference_p"] for e in tested]), strict=True):
@@ -220,17 +222,28 @@ def _entries(rows: list[Row], by: str = "policy", order: Sequence[str] = ()) -> 
     return out
 
 
-def _entry(policy: str, members: Sequence[Row], full: Sequence[Row]) -> Row:
-    """All quality and memory figures of one policy over `members` (one row per trajectory)."""
-    accuracy = _ratio(members, "answer_accuracy")
-    nll = _ratio(members, "delta_nll")
-    reference = {f["trajectory_id"]: f for f in full} if policy != "full" else {}
-    mine = [m for m in members if m["trajectory_id"] in reference]
-    theirs = [reference[m["trajectory_id"]] for m in mine]
-    change, change_p, smallest = _paired(mine, theirs, "answer_accuracy")
-    likelihood, likelihood_p, _ = _paired(mine, theirs, "answer_ll")
+def _entry(policy: str) -> Row:
+    """The entry of a policy that has no rows."""
+    return _all_entries([(policy, [], [])])[0]
+
+
+def _all_entries(groups: Sequence[tuple[str, Sequence[Row], Sequence[Row]]]) -> list[Row]:
+    """The figures of groups: a policy, its rows (one per trajectory), and those of `full` in the same group."""
+    accuracies = estimates([_summed(members, "answer_accuracy") for _, members, _ in groups])
+    losses = estimates([_summed(members, "delta_nll") for _, members, _ in groups])
+    pairs = [_pairs(policy, members, full) for policy, members, full in groups]
+    paired = zip(pairs, _paired(pairs, "answer_accuracy"), _paired(pairs, "answer_ll"), strict=True)
+    told = zip(groups, accuracies, losses, paired, strict=True)
+    return [_figures(*group, accuracy, nll, against) for group, accuracy, nll, against in told]
+
+
+def _figures(
+    policy: str, members: Sequence[Row], full: Sequence[Row], accuracy: Estimate, nll: Estimate, paired: _AllPaired
+) -> Row:
+    """All quality and memory figures of one policy over `members`."""
+    pairs, (change, change_p, smallest), (likelihood, likelihood_p, _) = paired
     peaks = [m["kv_tokens_peak"] for m in members if m.get("kv_tokens_peak") is not None]
-    full_peaks = sum(f.get("kv_tokens_peak") or 0 for f in theirs)
+    full_peaks = sum(f.get("kv_tokens_peak") or 0 for _, f in pairs)
     return {
         "policy": policy,
         "n": len(members),
@@ -239,12 +252,12 @@ def _entry(policy: str, members: Sequence[Row], full: Sequence[Row]) -> Row:
         "answer_accuracy": accuracy.value,
         "answer_accuracy_low": accuracy.low,
         "answer_accuracy_high": accuracy.high,
-        **{name: _ratio(members, name, interval=False).value for name in ("answer_ll", "answer_margin", "nll")},
+        **{name: _ratio(members, name) for name in ("answer_ll", "answer_margin", "nll")},
         "delta_nll": nll.value,
         "delta_nll_low": nll.low,
         "delta_nll_high": nll.high,
-        **{name: _ratio(members, name, interval=False).value for name in ("kl", "top1_agreement")},
-        "full_accuracy": _ratio(full, "answer_accuracy", interval=False).value,
+        **{name: _ratio(members, name) for name in ("kl", "top1_agreement")},
+        "full_accuracy": _ratio(full, "answer_accuracy"),
         "difference": change.value,
         "difference_low": change.low,
         "difference_high": change.high,
@@ -258,42 +271,53 @@ def _entry(policy: str, members: Sequence[Row], full: Sequence[Row]) -> Row:
         "answer_ll_difference_p": likelihood_p,
         **{name: _mean(members, name) for name in ("kv_tokens_peak", "kv_tokens_final", "kv_tokens")},
         "kv_tokens_peak_max": max(peaks, default=None),
-        "kv_saved": 1 - sum(m["kv_tokens_peak"] for m in mine) / full_peaks if full_peaks else None,
+        "kv_saved": 1 - sum(m["kv_tokens_peak"] for m, _ in pairs) / full_peaks if full_peaks else None,
         **{name: _mean(members, name) for name in ("kv_bytes_peak", "aux_bytes_peak", "logical_tokens", *_WORK)},
     }
 
 
-def _measured(rows: Sequence[Row], name: str) -> list[Row]:
-    return [row for row in rows if row.get(name) is not None and row.get(f"{name}_count")]
+def _has(row: Row, name: str) -> bool:
+    return row.get(name) is not None and bool(row.get(f"{name}_count"))
 
 
-def _ratio(rows: Sequence[Row], name: str, *, interval: bool = True) -> Estimate:
-    """The ratio of sums `name` / `name_count` over the rows that have it."""
-    have = _measured(rows, name)
-    tops, counts = [row[name] for row in have], [row[f"{name}_count"] for row in have]
-    if not interval:
-        return Estimate(sum(tops) / sum(counts) if counts else None, None, None, len(have))
-    return estimate(tops, counts)
+def _summed(rows: Sequence[Row], name: str) -> tuple[list[float], list[float]]:
+    """The sums `name` and what they are divided by, of the rows that have them."""
+    have = [row for row in rows if _has(row, name)]
+    return [row[name] for row in have], [row[f"{name}_count"] for row in have]
 
 
-def _paired(mine: Sequence[Row], theirs: Sequence[Row], name: str) -> tuple[Estimate, float | None, float | None]:
-    """Policy minus full, the p of the sign-flip test on the trajectories' own means, and the smallest mean difference
-    that such a sample would find in four cases of five.
+def _ratio(rows: Sequence[Row], name: str) -> float | None:
+    """The ratio of the sums."""
+    tops, counts = _summed(rows, name)
+    return sum(tops) / sum(counts) if counts else None
+
+
+def _pairs(policy: str, members: Sequence[Row], full: Sequence[Row]) -> list[_Pair]:
+    """Each row with full's of the same trajectory; none for `full` itself."""
+    reference = {f["trajectory_id"]: f for f in full} if policy != "full" else {}
+    return [(m, reference[m["trajectory_id"]]) for m in members if m["trajectory_id"] in reference]
+
+
+def _paired(groups: Sequence[Sequence[_Pair]], name: str) -> list[_Paired]:
+    """By group: policy minus full, the p of the sign-flip test on the trajectories' own means, and the smallest mean
+    difference that such a sample would find in four cases of five.
     """
-    pairs: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
-        (m, f) for m, f in zip(mine, theirs, strict=True) if _measured([m], name) and _measured([f], name)
-    ]
     count = f"{name}_count"
-    found = difference(
-        [m[name] for m, _ in pairs],
-        [f[name] for _, f in pairs],
-        [m[count] for m, _ in pairs],
-        [f[count] for _, f in pairs],
+    both = [[(m, f) for m, f in pairs if _has(m, name) and _has(f, name)] for pairs in groups]
+    found = changes(
+        [
+            (
+                [m[name] for m, _ in own],
+                [f[name] for _, f in own],
+                [m[count] for m, _ in own],
+                [f[count] for _, f in own],
+            )
+            for own in both
+        ]
     )
-    if found.n < 2:
-        return found, None, None
-    own = [m[name] / m[count] - f[name] / f[count] for m, f in pairs]
-    return found, sign_flip(own), detectable(own)
+    own = [[m[name] / m[count] - f[name] / f[count] for m, f in pairs] for pairs in both]
+    told = zip(found, sign_flips(own), map(detectable, own), strict=True)
+    return [(change, None, None) if change.n < 2 else (change, p, least) for change, p, least in told]
 
 
 def _mean(rows: Sequence[Row], name: str) -> float | None:

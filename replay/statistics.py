@@ -18,9 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 RESAMPLES = 10_000
 FEW = 10  # fewer trajectories than this: intervals are shown, but flagged
 EXACT_UP_TO = 20  # trajectories for which all 2^n sign flips are enumerated
-_BLOCK = 2_000_000  # resampled weights drawn at once
+_BLOCK = 2_000_000  # resampled weights that are drawn as one multinomial, and signs that are drawn at once
+_DRAWN = 100_000  # resampled weights drawn one by one at once: as many as the processor's cache holds
 _REMEMBERED = 10_000_000  # resampled weights, a byte each, that are kept for the next question
-_STRIP = 500  # resamples multiplied at once: as many as the processor's cache holds
+_STRIP = 100  # resamples multiplied at once, for the same reason
+
+
+_Ratio = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""What is divided by what, an entry per trajectory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +59,19 @@ def estimate(
     `sums` and `counts` have one entry per trajectory (probes answered right, probes asked); without `counts` it is
     the mean over trajectories. Trajectories with a count of 0 are left out.
     """
-    top, bottom = _clusters(sums, counts)
-    if len(top) == 0:
-        return Estimate(None, None, None, 0)
-    value = float(top.sum() / bottom.sum())
-    drawn = _resampled([top, bottom], resamples, seed)
-    low, high = _interval(drawn[:, 0] / drawn[:, 1], confidence, len(top))
-    return Estimate(value, low, high, len(top))
+    return estimates([(sums, counts)], seed=seed, resamples=resamples, confidence=confidence)[0]
+
+
+def estimates(
+    samples: Sequence[tuple[ArrayLike, ArrayLike | None]],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = 0.95,
+) -> list[Estimate]:
+    """`estimate` of every pair of `sums` and `counts`: of many, in a third of the time that each alone would take."""
+    asked = [_clusters(sums, counts) for sums, counts in samples]
+    return _answered([[pair] for pair in asked], seed, resamples, confidence)
 
 
 def difference(
@@ -74,18 +85,51 @@ def difference(
     confidence: float = 0.95,
 ) -> Estimate:
     """Ratio of `sums` minus ratio of `other`, paired: entry i of both is the same trajectory, resampled together."""
-    top, bottom = _clusters(sums, counts, drop=False)
-    top2, bottom2 = _clusters(other, other_counts, drop=False)
-    if len(top) != len(top2):
-        raise ValueError("paired samples have one entry per trajectory in both")
-    both = (bottom > 0) & (bottom2 > 0)
-    top, bottom, top2, bottom2 = top[both], bottom[both], top2[both], bottom2[both]
-    if len(top) == 0:
-        return Estimate(None, None, None, 0)
-    value = float(top.sum() / bottom.sum() - top2.sum() / bottom2.sum())
-    drawn = _resampled([top, bottom, top2, bottom2], resamples, seed)
-    low, high = _interval(drawn[:, 0] / drawn[:, 1] - drawn[:, 2] / drawn[:, 3], confidence, len(top))
-    return Estimate(value, low, high, len(top))
+    return changes([(sums, other, counts, other_counts)], seed=seed, resamples=resamples, confidence=confidence)[0]
+
+
+def changes(
+    samples: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike | None, ArrayLike | None]],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    confidence: float = 0.95,
+) -> list[Estimate]:
+    """`difference` of each of the samples (`sums`, `other`, `counts`, `other_counts`)."""
+    asked: list[list[_Ratio]] = []
+    for sums, other, counts, other_counts in samples:
+        top, bottom = _clusters(sums, counts, drop=False)
+        top2, bottom2 = _clusters(other, other_counts, drop=False)
+        if len(top) != len(top2):
+            raise ValueError("paired samples have one entry per trajectory in both")
+        both = (bottom > 0) & (bottom2 > 0)
+        asked.append([(top[both], bottom[both]), (top2[both], bottom2[both])])
+    return _answered(asked, seed, resamples, confidence)
+
+
+def _answered(asked: Sequence[Sequence[_Ratio]], seed: int, resamples: int, confidence: float) -> list[Estimate]:
+    """A ratio of sums, or the first minus the second of two, for each that is asked, in the order asked.
+
+    Samples of as many trajectories are resampled alike, so those are multiplied together.
+    """
+    found: dict[int, Estimate] = {}
+    for n in {len(ratios[0][0]) for ratios in asked}:
+        places = [place for place, ratios in enumerate(asked) if len(ratios[0][0]) == n]
+        if n == 0:
+            found |= {place: Estimate(None, None, None, 0) for place in places}
+            continue
+        drawn = iter(_resampled([c for place in places for ratio in asked[place] for c in ratio], resamples, seed).T)
+        for place in places:
+            value = _less([(top.sum(), bottom.sum()) for top, bottom in asked[place]])
+            spread = _less([(next(drawn), next(drawn)) for _ in asked[place]])
+            found[place] = Estimate(float(value), *_interval(spread, confidence, n), n)
+    return [found[place] for place in range(len(asked))]
+
+
+def _less(ratios: Sequence[tuple[Any, Any]]) -> Any:
+    """The first ratio, less the second if there is one."""
+    first, *others = (top / bottom for top, bottom in ratios)
+    return first - others[0] if others else first
 
 
 def sign_flip(differences: ArrayLike, *, seed: int = 0, flips: int = RESAMPLES) -> float:
@@ -94,18 +138,33 @@ def sign_flip(differences: ArrayLike, *, seed: int = 0, flips: int = RESAMPLES) 
     The share of sign assignments whose |mean| is at least the observed one: all 2^n of them up to 20 trajectories,
     above that `flips` random ones and the observed one, so that p is never 0.
     """
-    values = np.asarray(differences, dtype=np.float64)
-    if values.size == 0:
-        return 1.0
-    observed = abs(values.sum())
-    least = observed - 1e-9 * np.abs(values).sum()  # rounding must not turn an equal sum into a smaller one
-    if values.size <= EXACT_UP_TO:
-        totals = np.zeros(1)
-        for value in values:
-            totals = np.concatenate([totals + value, totals - value])
-        return float((np.abs(totals) >= least).mean())
-    hits = sum(int((np.abs(sums) >= least).sum()) for sums in flipped(values, flips, seed))
-    return (hits + 1) / (flips + 1)
+    return sign_flips([differences], seed=seed, flips=flips)[0]
+
+
+def sign_flips(samples: Sequence[ArrayLike], *, seed: int = 0, flips: int = RESAMPLES) -> list[float]:
+    """`sign_flip` of each of the samples; those of as many differences have the same signs flipped."""
+    values = [np.asarray(differences, dtype=np.float64) for differences in samples]
+    found = {place: _all_flips(own) for place, own in enumerate(values) if own.size <= EXACT_UP_TO}
+    for n in {own.size for own in values if own.size > EXACT_UP_TO}:
+        places = [place for place, own in enumerate(values) if own.size == n]
+        columns = np.column_stack([values[place] for place in places])
+        least = _least(columns)
+        hits = np.sum([(np.abs(sums) >= least).sum(axis=0) for sums in flipped(columns, flips, seed)], axis=0)
+        found |= {place: (int(own) + 1) / (flips + 1) for place, own in zip(places, hits, strict=True)}
+    return [found[place] for place in range(len(values))]
+
+
+def _all_flips(values: NDArray[np.float64]) -> float:
+    """The p over all 2^n assignments; 1 where there is nothing to flip."""
+    totals = np.zeros(1)
+    for value in values:
+        totals = np.concatenate([totals + value, totals - value])
+    return float((np.abs(totals) >= _least(values)).mean())
+
+
+def _least(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """|Σ values|, by column, less what rounding may take from a sum that is equal to it."""
+    return np.abs(values.sum(axis=0)) - 1e-9 * np.abs(values).sum(axis=0)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -143,15 +202,18 @@ def _clusters(
 
 
 def flipped(values: NDArray[np.float64], flips: int, seed: int) -> Iterator[NDArray[np.float64]]:
-    """Sums of the values under random signs: blocks of them, `flips` in all, the same for the same seed."""
-    if values.size * flips <= _REMEMBERED:
-        yield 2 * times(_coins(values.size, flips, seed), values) - values.sum()
+    """Sums of the values (of each column, if there are some) under random signs, the same for the same seed.
+
+    Blocks of them, `flips` in all.
+    """
+    if len(values) * flips <= _REMEMBERED:
+        yield 2 * times(_coins(len(values), flips, seed), values) - values.sum(axis=0)
         return
     generator = np.random.default_rng(seed)
-    block = max(1, _BLOCK // values.size)
+    block = max(1, _BLOCK // len(values))
     for start in range(0, flips, block):
-        coins = generator.integers(0, 2, size=(min(block, flips - start), values.size), dtype=np.int8)
-        yield 2 * times(coins, values) - values.sum()
+        coins = generator.integers(0, 2, size=(min(block, flips - start), len(values)), dtype=np.int8)
+        yield 2 * times(coins, values) - values.sum(axis=0)
 
 
 @functools.lru_cache(maxsize=4)
@@ -194,7 +256,7 @@ def _blocks(clusters: int, resamples: int, seed: int) -> Iterator[NDArray[np.int
     if clusters * resamples <= _BLOCK:
         yield _narrow(generator.multinomial(clusters, [1 / clusters] * clusters, size=resamples))
         return
-    block = max(1, _BLOCK // clusters)
+    block = max(1, _DRAWN // clusters)
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
         # Drawn one by one and counted: the same law, and of many clusters six times as fast.

@@ -11,7 +11,7 @@ from kvmill.dashboard import charts
 
 def test_rows_carry_the_short_name_and_only_what_was_measured_is_drawn():
     rows = [{"policy": "truncate(keep=0.2)", "gpus": 3}, {"policy": "full", "gpus": None}]
-    found = charts.data(rows, ("gpus",), charts.looks_of(rows)).to_dict()["values"]
+    found = charts.data(rows, ("gpus",), charts.looks_of(rows))["values"]
     assert found == [{"policy": "truncate(keep=0.2)", "gpus": 3, "name": "truncate 0.2"}]
 
 

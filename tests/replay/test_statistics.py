@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kvmill.replay.statistics import difference, estimate, holm, mcnemar, sign_flip
+from kvmill.replay.statistics import (
+    Estimate,
+    changes,
+    difference,
+    estimate,
+    estimates,
+    holm,
+    mcnemar,
+    sign_flip,
+    sign_flips,
+)
 
 
 def test_the_value_is_a_ratio_of_sums_not_a_mean_of_ratios() -> None:
@@ -77,6 +87,23 @@ def test_one_trajectory_has_no_interval_and_none_has_no_value() -> None:
     assert difference([1], [0]).low is None
     with pytest.raises(ValueError, match="finite"):
         estimate([float("nan")])
+
+
+def _figures(found: list[Estimate]) -> np.ndarray:
+    """A row each, what there is not as NaN."""
+    return np.array([[one.value, one.low, one.high, one.n] for one in found], dtype=np.float64)
+
+
+def test_many_that_are_asked_at_once_get_what_each_alone_gets_in_the_order_asked() -> None:
+    generator = np.random.default_rng(2)
+    samples = [(generator.random(n), generator.integers(0, 4, n)) for n in (30, 0, 300, 30, 1, 300)]
+    alone = [estimate(sums, counts) for sums, counts in samples]
+    np.testing.assert_allclose(_figures(estimates(samples)), _figures(alone), rtol=1e-12)
+    pairs = [(sums, sums[::-1] + 0.1, counts, None) for sums, counts in samples]
+    np.testing.assert_allclose(_figures(changes(pairs)), _figures([difference(*pair) for pair in pairs]), rtol=1e-12)
+    own = [sums - 0.45 for sums, _ in samples]
+    assert sign_flips(own) == [sign_flip(values) for values in own]
+    assert len(set(sign_flips(own))) == 5, "only none and one are the same: p = 1"
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
