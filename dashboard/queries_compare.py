@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import unknown
 from ..replay.closed.results import is_closed
 from ..traces.store import Store
-from .snapshot import rows_of, snapshot
+from .snapshot import at_once, rows_of
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -54,14 +54,14 @@ def recommended(store: Store, run_id: str) -> Row | None:
 def _measured(where: str, run_id: str, generation: int) -> Row:
     from ..replay.results import summary
 
-    return summary(snapshot(Store.open(where)), run_id)
+    return at_once(Store.open(where), lambda store: summary(store, run_id))
 
 
 @functools.lru_cache(maxsize=16)
 def _recommended(where: str, run_id: str, generation: int) -> Row:
     from ..replay.recommend import recommend
 
-    return recommend(snapshot(Store.open(where)), run_id)
+    return at_once(Store.open(where), lambda store: recommend(store, run_id))
 
 
 def by_family(store: Store, run_id: str, metric: str, hidden: Sequence[str] = ()) -> Rows:

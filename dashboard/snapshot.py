@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..errors import UserError
 from ..traces.manifest import RunInfo
 from ..traces.storage import Storage
 from ..traces.store import Store
 
 if TYPE_CHECKING:
     import duckdb
+
+Answer = TypeVar("Answer")
 
 
 class Snapshot(Store):
@@ -43,6 +46,24 @@ class Snapshot(Store):
             return self._open[wanted].cursor()  # of its own to each question, which closes it
 
 
+class Moment(Store):
+    """A snapshot for one answer that asks many questions: its manifests are read once, before the first.
+
+    A file that a run swaps away in between is then missing: ask the snapshot itself again.
+    """
+
+    def __init__(self, whole: Snapshot) -> None:
+        super().__init__(whole.storage)
+        self._whole, self._runs = whole, whole.runs()
+
+    def runs(self, kind: str | None = None, state: str | None = None) -> list[RunInfo]:
+        """Those that there were, newest first."""
+        return [run for run in self._runs if kind in (None, run.kind) and state in (None, run.state)]
+
+    def _connect(self, runs: Sequence[RunInfo], tables: Sequence[str]) -> duckdb.DuckDBPyConnection:
+        return self._whole._connect(runs, tables)
+
+
 @functools.lru_cache(maxsize=2)
 def _of(where: str) -> Snapshot:
     return Snapshot(Store.open(where).storage)
@@ -51,6 +72,17 @@ def _of(where: str) -> Snapshot:
 def snapshot(store: Store) -> Snapshot:
     """The same store, read through a connection that is kept."""
     return store if isinstance(store, Snapshot) else _of(store.where)
+
+
+def at_once(store: Store, answer: Callable[[Store], Answer]) -> Answer:
+    """An answer of many questions, all asked of the store as it is at one moment, or else each as it is then."""
+    import duckdb
+
+    whole = snapshot(store)
+    try:
+        return answer(Moment(whole))
+    except (UserError, duckdb.Error):
+        return answer(whole)
 
 
 def rows_of(store: Store, sql: str, params: Sequence[Any] = ()) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ A run that went on until this answer was decided is judged by tests that allow f
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -35,9 +34,9 @@ _SCORES = (
 _SIZES = (
     "SELECT policy, count(*) FILTER (status = 'failed') AS failed FROM cells WHERE run_id = $1 GROUP BY 1 ORDER BY 1"
 )
-_TURNS = (
-    "SELECT policy, ttft_s + decode_s AS turn_s FROM turn_metrics "
-    "WHERE run_id = $1 AND measure = 'latency' AND turn > 0 AND ttft_s IS NOT NULL ORDER BY ALL"
+_MEDIANS = (
+    "SELECT policy, median(ttft_s + decode_s) AS turn_s FROM turn_metrics "
+    "WHERE run_id = $1 AND measure = 'latency' AND turn > 0 AND ttft_s + decode_s IS NOT NULL GROUP BY policy"
 )
 
 
@@ -100,7 +99,11 @@ def recommend(
     rows = store.query(_SCORES, [info.run_id]).to_pylist()
     drawn = drawn_by(store, info) if until else []
     if until:
-        rows = [row for row in rows if row["trajectory_id"] in set(drawn)]
+        known = set(drawn)
+        rows = [row for row in rows if row["trajectory_id"] in known]
+    names = sorted({row["trajectory_id"] for row in rows})
+    place = {names[i]: rank for rank, i in enumerate(by_draw(names))}
+    rows.sort(key=lambda row: place[row["trajectory_id"]])
     full = {row["trajectory_id"]: row for row in rows if row["policy"] == "full"}
     medians = _medians(store, info.run_id)
     failed = {row["policy"]: row["failed"] for row in store.query(_SIZES, [info.run_id]).to_pylist()}
@@ -169,8 +172,8 @@ def _candidate(
     confidence: float,
     anytime: bool,
 ) -> Candidate:
+    """`mine`: the policy's rows in the order of draw, which `betting` needs."""
     both = [row for row in mine if row["trajectory_id"] in full]
-    both = [both[i] for i in by_draw([row["trajectory_id"] for row in both])]
     theirs = [full[row["trajectory_id"]] for row in both]
     scores, reference = [row["score"] for row in both], [row["score"] for row in theirs]
     d = differences(scores, reference, max_loss)
@@ -289,10 +292,7 @@ def _more(listed: list[Candidate]) -> int | None:
 
 
 def _medians(store: Store, run_id: str) -> dict[str, float]:
-    turns: dict[str, list[float]] = {}
-    for row in store.query(_TURNS, [run_id]).to_pylist():
-        turns.setdefault(row["policy"], []).append(row["turn_s"])
-    return {policy: statistics.median(seconds) for policy, seconds in turns.items()}
+    return {row["policy"]: row["turn_s"] for row in store.query(_MEDIANS, [run_id]).to_pylist()}
 
 
 def check_limits(max_loss: float, confidence: float) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import fabricate
 import pytest
 
-from kvmill.dashboard.snapshot import Snapshot, rows_of, snapshot
+from kvmill.dashboard.snapshot import Snapshot, at_once, rows_of, snapshot
 from kvmill.errors import UserError
 from kvmill.traces import views
+from kvmill.traces.local_storage import LocalStorage
 from kvmill.traces.store import Store
 
 
@@ -59,3 +60,39 @@ def test_a_file_that_goes_missing_is_said_in_words(tmp_path: Path):
         (store.folder(run) / entry.path).unlink()
     with pytest.raises(UserError, match="missing file"):
         rows_of(store, "SELECT sum(nll) AS nll FROM cells WHERE policy <> 'x'")
+
+
+def test_the_questions_of_one_answer_read_the_manifests_once_and_see_one_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = Store.open(tmp_path)
+    fabricate.replay(store)
+    once = counted(store)
+    read: list[int] = []
+    infos = LocalStorage.infos
+    monkeypatch.setattr(LocalStorage, "infos", lambda self: (read.append(1), infos(self))[1])
+
+    def twice(asked: Store) -> tuple[int, int]:
+        first = asked.query("SELECT count(*) AS n FROM cells").to_pylist()[0]["n"]
+        fabricate.replay(store)
+        return first, asked.query("SELECT count(*) AS n FROM cells").to_pylist()[0]["n"]
+
+    read.clear()
+    assert at_once(store, twice) == (once, once)
+    assert len(read) == 1
+    assert counted(store) == 2 * once
+
+
+def test_a_run_that_ends_between_two_questions_swaps_no_answer_away(tmp_path: Path):
+    store = Store.open(tmp_path)
+    run = fabricate.replay(store)
+    once, gone = counted(store), []
+
+    def asked_late(asked: Store) -> int:
+        if not gone:  # as a run does that merges its files at its end
+            gone.append(run)
+            store.remove(run)
+            fabricate.replay(store)
+        return asked.query("SELECT count(*) AS n FROM cells WHERE nll IS NOT NULL OR true").to_pylist()[0]["n"]
+
+    assert at_once(store, asked_late) == once
