@@ -21,8 +21,21 @@ def looks_like(text: str) -> bool:
 
 
 def objects(text: str) -> list[Any]:
-    """The data objects of a stream held as text. ValueError says which of them is no JSON."""
-    return [values.load(data).value for _, data in events(re.split("\r\n|\r|\n", text)) if data != DONE]
+    """The data objects of a stream held as text, as far as they are JSON: a stream may be cut off anywhere.
+
+    ValueError if none is.
+    """
+    found: list[Any] = []
+    for _, data in events(re.split("\r\n|\r|\n", text)):
+        if data == DONE:
+            continue
+        try:
+            found.append(values.load(data).value)
+        except ValueError:
+            if not found:
+                raise
+            break
+    return found
 
 
 def events(lines: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -13,10 +13,12 @@ from ..chain import ONE_CALL
 from ..reading import Format, Reject
 from ..trajectory import Trajectory
 from .blocks import from_events, messages_of, split, tools_of, usage_of
-from .chat import Told, has_blocks, has_calls, is_messages, listed, text_of, trajectory_of
+from .chat import Told, has_blocks, has_calls, is_messages, listed, trajectory_of
+from .content import text_of
 from .http import ALONE, STREAMED, body_of, events_of
 
 NAME = "anthropic-messages"
+_ITEM_PARTS = ("input_text", "output_text", "summary_text", "refusal")
 _OWN = ("system", "anthropic_version", "anthropic_beta")
 
 
@@ -112,7 +114,10 @@ def _is_answer(response: Mapping[str, Any] | None) -> bool:
     events = events_of(response)
     if events is not None:
         return any(event.get("type") == "message_start" for event in events)
-    return response.get("type") == "message" and isinstance(response.get("content"), list)
+    content = response.get("content")
+    # A Responses history has messages of this type as well.
+    items = [block for block in listed(content) if isinstance(block, Mapping) and str(block.get("type")) in _ITEM_PARTS]
+    return response.get("type") == "message" and isinstance(content, list) and not items
 
 
 def _edited(response: Mapping[str, Any]) -> bool:

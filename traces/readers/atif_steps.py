@@ -9,8 +9,9 @@ from typing import Any
 from ..reading import Reject
 from .atif_extra import ours
 from .atif_metrics import usage_of
-from .chat import Told, text_of
+from .chat import Told
 from .clock import when
+from .content import text_of
 from .counts import count, inside
 
 _SUMMARY = re.compile(r"summar|compact|condens", re.IGNORECASE)

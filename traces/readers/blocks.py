@@ -13,7 +13,7 @@ from typing import Any
 
 from ..reading import Reject
 from ..trajectory import Usage
-from .chat import listed
+from .chat import CONVERSE, listed
 from .counts import count
 
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
@@ -38,7 +38,7 @@ def split(role: Any, content: Any, losses: set[str], place: int = 0) -> list[dic
     if not isinstance(content, list):
         return [{"role": role, "content": content}]
     out: list[dict[str, Any]] = []
-    for block in content:
+    for block in map(_of_bedrock, content):
         kind = block.get("type") if isinstance(block, Mapping) else None
         if isinstance(kind, str) and kind.endswith("tool_result"):
             out.append(_result(block, losses))
@@ -49,6 +49,25 @@ def split(role: Any, content: Any, losses: set[str], place: int = 0) -> list[dic
     return [_joined(message) if message["role"] == "assistant" else message for message in out] or [
         {"role": role, "content": ""}
     ]
+
+
+def _of_bedrock(block: Any) -> Any:
+    """A block of Bedrock's Converse API, which has no type and one key, as Anthropic writes it; others as they are."""
+    if not isinstance(block, Mapping) or "type" in block:
+        return block
+    called, answered, thought = (block.get(key) for key in CONVERSE)
+    if isinstance(called, Mapping):
+        return {"type": "tool_use", "id": called.get("toolUseId"), **{k: called.get(k) for k in ("name", "input")}}
+    if isinstance(answered, Mapping):
+        parts = [
+            json.dumps(part["json"], ensure_ascii=False) if isinstance(part, Mapping) and "json" in part else part
+            for part in listed(answered.get("content"))
+        ]
+        return {"type": "tool_result", "tool_use_id": answered.get("toolUseId"), "content": parts}
+    if isinstance(thought, Mapping):
+        text = thought.get("reasoningText")
+        return {"type": "thinking", "thinking": text.get("text") if isinstance(text, Mapping) else None}
+    return block
 
 
 def _add(message: dict[str, Any], block: Any, kind: Any, losses: set[str]) -> None:
@@ -69,16 +88,17 @@ def _add(message: dict[str, Any], block: Any, kind: Any, losses: set[str]) -> No
 
 
 def _parts(block: Any) -> list[Any]:
-    """A block as parts of a chat message; documents and search results are opened."""
+    """A block as parts of a chat message; documents and search results are opened, their titles come first."""
     if not isinstance(block, Mapping) or isinstance(block.get("text"), str):
         return [block]
     inner = block.get("content")
     source = block.get("source")
     if isinstance(source, Mapping) and source.get("type") in ("text", "content"):
         inner = source.get("data") if source["type"] == "text" else source.get("content")
-    if isinstance(inner, str):
-        return [inner]
-    return [part for each in inner for part in _parts(each)] if isinstance(inner, list) else [block]
+    if not isinstance(inner, (str, list)):
+        return [block]
+    told = [block[key] for key in ("title", "context") if isinstance(block.get(key), str)]
+    return told + ([inner] if isinstance(inner, str) else [part for each in inner for part in _parts(each)])
 
 
 def _result(block: Mapping[str, Any], losses: set[str]) -> dict[str, Any]:

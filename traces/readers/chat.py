@@ -13,6 +13,7 @@ from ..reading import Reject
 from ..record import tool_call
 from ..trajectory import Message, RecordedIds, Role, ToolCall, Trajectory, Turn, Usage
 from .clock import between
+from .content import text_of, thinking_of
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -25,6 +26,7 @@ ROLES: dict[str, Role] = {
 
 # Block types of Anthropic Messages that no OpenAI message has.
 BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use", "web_search_tool_result")
+CONVERSE = ("toolUse", "toolResult", "reasoningContent")  # keys of Bedrock's blocks, which have no type
 
 
 def is_messages(value: Any) -> bool:
@@ -40,7 +42,7 @@ def is_messages(value: Any) -> bool:
 def has_blocks(messages: Any) -> bool:
     """Whether messages hold Anthropic's content blocks, which are no parts of a chat message."""
     return any(
-        isinstance(block, Mapping) and block.get("type") in BLOCKS
+        isinstance(block, Mapping) and (block.get("type") in BLOCKS or not block.keys().isdisjoint(CONVERSE))
         for message in messages
         for block in listed(message.get("content"))
     )
@@ -62,44 +64,9 @@ class Told:
     ids: RecordedIds | None = None
 
 
-def text_of(content: Any, losses: set[str]) -> str:
-    """Content as text: a string, null, or parts; what is no text is left out and noted in `losses`."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Mapping):
-        if "type" not in content and "content" in content:
-            return text_of(content["content"], losses)
-        content = [content]
-    if not isinstance(content, list):
-        losses.add("content_not_text")
-        return json.dumps(content, ensure_ascii=False)
-    texts = []
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, Mapping) and isinstance(part.get("text", part.get("refusal")), str):
-            texts.append(part.get("text", part.get("refusal")))
-        else:
-            losses.add("non_text_content")
-    return "\n".join(texts)
-
-
 def listed(value: Any) -> list[Any]:
     """The value if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
-
-
-def thinking_of(blocks: Any, losses: set[str]) -> str | None:
-    """The text of Anthropic's thinking blocks; redacted ones are noted in `losses`."""
-    texts = []
-    for block in listed(blocks):
-        if isinstance(block, Mapping) and isinstance(block.get("thinking"), str):
-            texts.append(block["thinking"])
-        elif isinstance(block, Mapping) and block.get("type") == "redacted_thinking":
-            losses.add("reasoning_encrypted")
-    return "\n".join(texts) or None
 
 
 def message_of(raw: Any, place: int, losses: set[str]) -> Message:
@@ -120,12 +87,24 @@ def message_of(raw: Any, place: int, losses: set[str]) -> Message:
             tool_call_id=str(result_of) if role == "tool" and result_of else None,
             name=name if isinstance(name, str) and name else None,
         )
-    reasoning = raw.get("reasoning_content") or raw.get("reasoning")
-    reasoning = reasoning if isinstance(reasoning, str) else None
+    reasoning = _reasoning(raw, losses)
+    said = raw.get("audio")
+    if not content and isinstance(said, Mapping) and isinstance(said.get("transcript"), str):
+        losses.add("non_text_content")  # the words of a spoken answer
+        content = said["transcript"]
     if reasoning is None and content.lstrip().startswith("<think>") and "</think>" in content:
         thought, _, content = content.lstrip().removeprefix("<think>").partition("</think>")
         reasoning, content = thought.strip(), content.lstrip()
     return Message(role, content, calls_of(raw, place, losses), reasoning=reasoning or None)
+
+
+def _reasoning(raw: Mapping[str, Any], losses: set[str]) -> str | None:
+    """Thinking beside the content: as text (vLLM, DeepSeek), as parts (LiteLLM, OpenRouter), or inside the content."""
+    given = raw.get("reasoning_content") or raw.get("reasoning")
+    if isinstance(given, str):
+        return given
+    places = (given, raw.get("thinking_blocks"), raw.get("reasoning_details"), raw.get("content"))
+    return next((text for place in places if (text := thinking_of(place, losses))), None)
 
 
 def calls_of(raw: Mapping[str, Any], place: int, losses: set[str]) -> tuple[ToolCall, ...]:
@@ -137,10 +116,10 @@ def calls_of(raw: Mapping[str, Any], place: int, losses: set[str]) -> tuple[Tool
         raise Reject(f"message {place}: tool_calls is not a list")
     calls = []
     for n, call in enumerate(listed):
-        function = call.get("function", call) if isinstance(call, dict) else None
+        function = call.get("function", call.get("custom", call)) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise Reject(f"message {place}: tool call {n} has no function name")
-        arguments = function.get("arguments")
+        arguments = function.get("arguments", function.get("input"))  # of a custom tool: a text
         if not isinstance(arguments, str):
             if arguments is not None:
                 losses.add("arguments_were_objects")
@@ -160,7 +139,9 @@ def tools_of(value: Any) -> tuple[Mapping[str, Any], ...]:
         return ()
     if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in value):
         raise Reject("tools is not a list of objects")
-    return tuple(tool if "function" in tool else {"type": "function", "function": tool} for tool in value)
+    return tuple(
+        tool if "function" in tool else {"type": "function", "function": tool.get("custom", tool)} for tool in value
+    )
 
 
 def conversation(raw: Sequence[Any], losses: set[str], shown: int = 0) -> tuple[tuple[Message, ...], tuple[Turn, ...]]:

@@ -15,8 +15,9 @@ from typing import Any
 from ..items import excerpt, passed_on, refused
 from ..reading import Bad, Format, Item, Record, Reject, Source
 from ..trajectory import Trajectory, Usage
-from .chat import listed, text_of, told_of, trajectory_of
+from .chat import listed, told_of, trajectory_of
 from .clock import when
+from .content import text_of
 from .response_items import Conversation, is_item, usage_of
 
 NAME = "codex"

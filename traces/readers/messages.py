@@ -165,7 +165,7 @@ def _read_body(raw: Mapping[str, Any], said: Said) -> None:
     for key in ("instructions", "system", "system_instruction", "systemInstruction"):
         if config.get(key):
             _read_system(config[key], said)
-    for key in ("messages", "contents", "input", "prompt", "output", "message", "new_message", "kwargs"):
+    for key in ("messages", "contents", "input", "prompt", "prompts", "output", "message", "new_message", "kwargs"):
         if raw.get(key):
             _read(parsed(raw[key]), said)
             return

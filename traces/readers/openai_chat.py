@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .. import values
 from ..chain import ONE_CALL, START
 from ..reading import Format, Reject
 from ..trajectory import Trajectory, Usage
@@ -36,6 +37,10 @@ _OTHERS = {
     "anthropic_version",
 }
 
+_EPISODE = {"agent", "trial_name", "episode"}
+_LISTS = ("messages", "conversation", "conversations")
+_CUT = "cut off"  # of a stream that breaks off before the model ended
+
 
 def sniff(record: Any) -> bool:
     """Whether the record holds a chat message list where this format has it."""
@@ -49,11 +54,14 @@ def sniff(record: Any) -> bool:
         return False  # a stream of another API
     if isinstance(response, Mapping) and response.get("type") == "message":
         return False  # Anthropic's
-    if "messages" not in request:
+    messages = _messages(request)
+    if messages is None:
         return _is_response(response or record)
-    if "system" in request and is_messages(request["messages"]) and not has_calls(request["messages"]):
+    if "system" in request and is_messages(messages) and not has_calls(messages):
         return False  # Anthropic's
-    return _OTHERS.isdisjoint(request) and _is_chat(request["messages"])
+    if "messages" not in request and not _EPISODE.isdisjoint(request):
+        return False  # Harbor's
+    return _OTHERS.isdisjoint(request) and _is_chat(messages)
 
 
 def _is_response(body: Any) -> bool:
@@ -75,7 +83,7 @@ def read(record: Any) -> Trajectory:
     if not isinstance(record, Mapping):
         raise Reject("not an object")
     request, response = _request(record), _response(record)
-    messages = request.get("messages")
+    messages = _messages(request)
     if not isinstance(messages, list) or not messages:
         raise Reject("no messages" if response is None else ALONE)
     if isinstance(request.get("system"), str) and request["system"]:
@@ -83,7 +91,11 @@ def read(record: Any) -> Trajectory:
     losses: set[str] = set()
     answer = _answer(response, losses)
     if response is not None and answer is None:
-        raise Reject("the response holds no message")
+        raise Reject(_why_none(response))
+    if response is None and record.get("response"):
+        losses.add("no_last_reply")  # what is there is no answer of this API
+    if response is not None and response.get(_CUT):
+        losses.add("interrupted")
     family = record.get("family")
     began, ended = finite(record.get("startTime")), finite(record.get("endTime"))  # LiteLLM's, in seconds since 1970
     asked = sum(isinstance(m, Mapping) and m.get("role") == "assistant" for m in messages)
@@ -102,11 +114,32 @@ def read(record: Any) -> Trajectory:
 
 def _request(record: Mapping[str, Any]) -> Mapping[str, Any]:
     inner = body_of(record.get("request") or record.get("body"))
-    return inner if isinstance(inner, Mapping) and "messages" in inner else record
+    return inner if isinstance(inner, Mapping) and any(key in inner for key in _LISTS) else record
+
+
+def _messages(request: Mapping[str, Any]) -> Any:
+    """The message list, also as the JSON of one, as tables hold it; data sets call it a conversation."""
+    found = next((request[key] for key in _LISTS if key in request), None)
+    if isinstance(found, str) and found.lstrip().startswith("["):
+        try:
+            found = values.load(found).value
+        except ValueError:
+            return found
+    return found
+
+
+def _why_none(response: Mapping[str, Any]) -> str:
+    error = response.get("error")
+    if not error:
+        return "the response holds no message"
+    return f"the response is an error: {error.get('message') if isinstance(error, Mapping) else error}"
 
 
 def _response(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    inner = body_of(record.get("response"))
+    given = record.get("response")
+    inner = body_of(given)
+    if inner is None and isinstance(given, str) and not given.lstrip().startswith(("{", "[", "data:", "event:")):
+        return {"message": {"content": given}}  # the answer itself
     if isinstance(inner, list):
         inner = {"sse": inner}
     if isinstance(inner, Mapping):
@@ -132,8 +165,9 @@ def _answer(response: Mapping[str, Any] | None, losses: set[str]) -> Any:
 def _from_chunks(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The response that was streamed in these chunks: texts are joined, calls by their index."""
     said: dict[str, list[str]] = {}
-    calls: dict[str, dict[str, list[str]]] = {}
+    calls: dict[str, list[dict[str, list[str]]]] = {}
     response: dict[str, Any] = {}
+    ended = False
     for chunk in chunks:
         response |= {key: chunk[key] for key in ("model", "usage") if chunk.get(key)}
         for choice in listed(chunk.get("choices"))[:1]:
@@ -145,19 +179,29 @@ def _from_chunks(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     said.setdefault(key, []).append(delta[key])
             for piece in listed(delta.get("tool_calls")):
                 if isinstance(piece, Mapping):
-                    _add_piece(calls.setdefault(str(piece.get("index")), {}), piece)
+                    _add_piece(calls.setdefault(str(piece.get("index")), []), piece)
+            if isinstance(delta.get("function_call"), Mapping):
+                _add_piece(calls.setdefault("function_call", []), {"function": delta["function_call"]})
+            ended = ended or bool(choice.get("finish_reason"))
     if said or calls:
         texts = {key: "".join(pieces) for key, pieces in said.items()}
-        response["message"] = {**texts, "role": "assistant", "tool_calls": list(map(_call_of, calls.values()))}
-    return response
+        made = [_call_of(pieces) for begun in calls.values() for pieces in begun]
+        response["message"] = {**texts, "role": "assistant", "tool_calls": made}
+    return response | ({} if ended else {_CUT: True})
 
 
-def _add_piece(call: dict[str, list[str]], piece: Mapping[str, Any]) -> None:
-    function = piece.get("function")
+def _add_piece(begun: list[dict[str, list[str]]], piece: Mapping[str, Any]) -> None:
+    """Add a piece to the last call under its index. Some servers give several calls the same one: another id begins
+    another call.
+    """
+    function = piece.get("function", piece.get("custom"))
     named = {**(function if isinstance(function, Mapping) else {}), "id": piece.get("id")}
+    named.setdefault("arguments", named.get("input"))
+    if not begun or (named["id"] and begun[-1].get("id") and named["id"] not in begun[-1]["id"]):
+        begun.append({})
     for key in ("id", "name", "arguments"):
         if isinstance(named.get(key), str):
-            call.setdefault(key, []).append(named[key])
+            begun[-1].setdefault(key, []).append(named[key])
 
 
 def _call_of(pieces: Mapping[str, list[str]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ that goes on from `previous_response_id` lacks what came before: it is on the se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..chain import ONE_CALL, START
@@ -19,6 +19,8 @@ from .http import ALONE, STREAMED, body_of, events_of
 from .response_items import Conversation, is_item, tools_of, usage_of
 
 NAME = "openai-responses"
+_TEXT_DELTAS = ("response.output_text.delta", "response.refusal.delta")
+_ARGUMENTS_DELTA = "response.function_call_arguments.delta"
 
 
 def sniff(record: Any) -> bool:
@@ -63,6 +65,8 @@ def read(record: Any) -> Trajectory:
     output = listed(response.get("output"))
     said.extend(output)
     answered = bool(output)
+    if response.get("status") in ("failed", "cancelled", "in_progress", "queued"):
+        losses.add("interrupted")
     messages = said.chat()
     tools, hosted = tools_of(request.get("tools") or response.get("tools"))
     began, ended = finite(response.get("created_at")), finite(response.get("completed_at"))
@@ -107,9 +111,25 @@ def _unwrapped(value: Any) -> Mapping[str, Any] | None:
     body = body_of(value)
     events = events_of(body)
     if events is not None:
-        done = [event["response"] for event in events if isinstance(event.get("response"), Mapping)]
-        body = done[-1] if done else None
+        body = _streamed(events)
     return body if isinstance(body, Mapping) else None
+
+
+def _streamed(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The last response that a stream holds; of one that breaks off, with the items so far."""
+    told = [event["response"] for event in events if isinstance(event.get("response"), Mapping)]
+    items = {str(e.get("output_index")): dict(e["item"]) for e in events if isinstance(e.get("item"), Mapping)}
+    done = {str(e.get("output_index")) for e in events if e.get("type") == "response.output_item.done"}
+    for index, item in items.items():
+        mine = [e for e in events if str(e.get("output_index")) == index and isinstance(e.get("delta"), str)]
+        text = "".join(e["delta"] for e in mine if e.get("type") in _TEXT_DELTAS)
+        if index not in done and item.get("type") == "message" and text:
+            item["content"] = [{"type": "output_text", "text": text}]
+        elif index not in done and item.get("type") == "function_call":
+            item["arguments"] = "".join(e["delta"] for e in mine if e.get("type") == _ARGUMENTS_DELTA)
+    if not told:
+        return None
+    return told[-1] if told[-1].get("output") or not items else {**told[-1], "output": list(items.values())}
 
 
 FORMAT = Format(

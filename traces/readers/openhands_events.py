@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..trajectory import Usage
-from .chat import listed, text_of, thinking_of
+from .chat import listed
 from .clock import when
+from .content import text_of, thinking_of
 from .openai_chat import usage_of
 from .response_items import thought_of
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from ..reading import Reject
 from ..trajectory import Usage
-from .chat import listed, text_of
+from .chat import listed
+from .content import text_of
 from .counts import count
+from .parts import first
 
 # Items that the model made, and what the caller answered.
 _CALLS = {
@@ -79,8 +81,9 @@ class Conversation:
             self._say({"role": "tool", "tool_call_id": item.get("call_id"), "content": _output(item), **values})
         elif kind in _CALLS:
             self._call(self._assistant(values), item, _CALLS[kind])
-            if kind == "mcp_call" and item.get("output") is not None:
-                self._say({"role": "tool", "tool_call_id": _id(item), "content": _output(item), **values})
+            given = first(item, ("output", "error")) if kind == "mcp_call" else None
+            if given is not None:
+                self._say({"role": "tool", "tool_call_id": _id(item), "content": given, **values})
         elif kind in _HOSTED:
             self._hosted(self._assistant(values), item, _HOSTED[kind], values)
         elif kind == "item_reference":

@@ -15,8 +15,9 @@ from ..chain import CHAIN, CLOCK_DIGITS, ONE_CALL, START, Chains
 from ..checks import unmatched
 from ..reading import Reject
 from ..trajectory import Message, ToolCall, Trajectory, Turn, Usage
-from .chat import Told, text_of, trajectory_of
+from .chat import Told, trajectory_of
 from .clock import between
+from .content import text_of
 from .messages import Said
 from .parts import shown
 

@@ -16,7 +16,8 @@ from typing import Any
 from ..items import each
 from ..reading import Bad, Format, Item, Record, Reject, Source
 from ..trajectory import Label, Trajectory
-from .chat import Told, listed, text_of, thinking_of, trajectory_of
+from .chat import Told, listed, trajectory_of
+from .content import text_of, thinking_of
 
 NAME = "swe-agent"
 _OWN = {"message_type", "agent", "is_demo", "thought", "action"}

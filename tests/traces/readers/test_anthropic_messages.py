@@ -203,3 +203,31 @@ def test_real_answers_are_refused_alone_and_whole_beside_a_request(shared_data: 
     assert streamed.usage == Usage(596, 0, 0, 99)
     assert made["redacted-thinking-non-streaming"].assistant.content == "42"
     assert (made["thinking-multi-turn-0"].assistant.reasoning or "").startswith("27 * 453\n\nLet me break this down:")
+
+
+def test_blocks_of_bedrock_are_read_as_what_they_are() -> None:
+    called = {"toolUse": {"toolUseId": "a", "name": "find", "input": {"id": 7}}}
+    thought = {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "x"}}}
+    answer = {
+        "toolResult": {"toolUseId": "a", "status": "success", "content": [{"text": "in Oslo"}, {"json": {"n": 1}}]}
+    }
+    record = {"messages": [told({"text": "Where is 7?"}), said({"text": "I look."}, called), told(answer)]}
+    record["messages"].append(said(thought, {"text": "In Oslo."}))
+    assert formats.detect([record], "x").name == "anthropic-messages"
+    made = run(record)
+    assert [(c.id, c.name, c.parsed) for c in made.turns[0].assistant.tool_calls] == [("a", "find", {"id": 7})]
+    assert [(m.tool_call_id, m.content) for m in made.turns[0].tools] == [("a", 'in Oslo\n{"n": 1}')]
+    assert (made.turns[1].assistant.reasoning, made.turns[1].assistant.content) == ("hm", "In Oslo.")
+    assert made.losses == ("arguments_were_objects", "no_tool_schemas")
+
+
+def test_a_document_is_read_with_its_title() -> None:
+    document = {"type": "document", "title": "Rules", "source": {"type": "text", "data": "No pets."}}
+    assert (
+        run([told(document, text("Dogs?")), said(text("No."), use("a"))]).prefix[0].content == "Rules\nNo pets.\nDogs?"
+    )
+
+
+def test_a_message_of_a_responses_history_is_no_answer_of_this_api() -> None:
+    assert not sniff({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x"}]})
+    assert sniff({"type": "message", "role": "assistant", "content": [text("x")]})

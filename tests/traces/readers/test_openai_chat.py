@@ -246,3 +246,86 @@ def test_a_log_that_times_its_calls() -> None:
     run = read({"messages": [USER, SAID, USER], "response": answer, "startTime": 100.5, "endTime": 102.0})
     assert [(turn.started_s, turn.duration_s) for turn in run.turns] == [(None, None), (0.0, 1.5)]
     assert run.meta == {"one_call": True, "start_s": 100.5}
+
+
+def test_the_words_of_a_spoken_answer_are_its_content() -> None:
+    spoken = {"role": "assistant", "content": None, "audio": {"id": "a", "data": "AA", "transcript": "In Oslo."}}
+    run = read([USER, spoken])
+    assert run.turns[0].assistant.content == "In Oslo."
+    assert run.losses == ("non_text_content",)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reasoning_details": [{"type": "reasoning.text", "text": "hm"}]},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "x"}]},
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                {"type": "text", "text": "a"},
+            ]
+        },
+    ],
+)
+def test_thinking_is_kept_where_gateways_put_it(more: dict[str, Any]) -> None:
+    said = read([USER, {"role": "assistant", "content": "a", **more}]).turns[0].assistant
+    assert (said.content, said.reasoning) == ("a", "hm")
+
+
+def test_custom_tools_are_called_with_a_text() -> None:
+    called = {
+        "role": "assistant",
+        "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}],
+    }
+    tools = [{"type": "custom", "custom": {"name": "sh", "description": "a shell"}}]
+    run = read({"messages": [USER, called], "tools": tools})
+    assert [(c.name, c.arguments, c.parsed) for c in run.turns[0].assistant.tool_calls] == [("sh", "ls", None)]
+    assert run.tools == ({"type": "function", "function": {"name": "sh", "description": "a shell"}},)
+
+
+def piece(index: int, id: str | None, arguments: str) -> dict[str, Any]:
+    return chunk(tool_calls=[{"index": index, "id": id, "function": {"name": "find", "arguments": arguments}}])
+
+
+def test_streamed_calls_under_one_index_are_told_apart_by_their_ids() -> None:
+    pieces = [piece(0, "a", '{"id"'), piece(0, "a", ":1}"), piece(0, "b", '{"id":'), piece(0, None, "2}")]
+    calls = read({"messages": [USER], "response": pieces}).turns[0].assistant.tool_calls
+    assert [(call.id, call.arguments) for call in calls] == [("a", '{"id":1}'), ("b", '{"id":2}')]
+
+
+def test_a_streamed_call_of_the_first_api_is_a_call() -> None:
+    pieces = [chunk(function_call={"name": "find", "arguments": '{"id"'}), chunk(function_call={"arguments": ":7}"})]
+    calls = read({"messages": [USER], "response": pieces}).turns[0].assistant.tool_calls
+    assert [(call.name, call.arguments) for call in calls] == [("find", '{"id":7}')]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_stream_that_breaks_off_keeps_what_came_and_says_so(whole: bool) -> None:
+    text = f"data: {json.dumps(chunk(content='In Os'))}\n\n"
+    end = {**chunk(content="lo."), "choices": [{"delta": {"content": "lo."}, "finish_reason": "stop"}]}
+    text += f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n" if whole else 'data: {"choices": [{"del'
+    run = read({"request": {"messages": [USER]}, "response": {"status": 200, "body": text}})
+    assert run.turns[0].assistant.content == ("In Oslo." if whole else "In Os")
+    assert ("interrupted" in run.losses) is not whole
+
+
+def test_an_error_in_place_of_an_answer_is_named() -> None:
+    with pytest.raises(Reject, match="the response is an error: slow down"):
+        read({"messages": [USER], "response": {"error": {"message": "slow down", "code": 429}}})
+
+
+def test_an_answer_may_be_a_plain_text_and_one_that_cannot_be_read_is_missed() -> None:
+    run = read({"messages": [USER], "response": "In Oslo."})
+    assert (run.turns[0].assistant.content, run.meta) == ("In Oslo.", {"one_call": True})
+    assert "no_last_reply" in read({"messages": [*TALK, USER], "response": '{"choices": [{"mess'}).losses
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{"conversation": TALK}, {"conversations": TALK}, {"messages": json.dumps(TALK)}],
+    ids=lambda r: next(iter(r)),
+)
+def test_a_list_of_messages_has_other_names_and_may_be_text(record: dict[str, Any]) -> None:
+    assert formats.detect([record], "x").name == "openai-chat"
+    assert read(record) == read({"messages": TALK})

@@ -147,3 +147,32 @@ def test_chat_messages_are_not_taken_for_items() -> None:
     chat = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
     assert formats.detect([chat], "x").name == "openai-chat"
     assert formats.detect([[{**m, "type": "message"} for m in chat]], "x").name == "openai-responses"
+
+
+def test_what_a_remote_tool_failed_with_is_its_result() -> None:
+    failed = {"type": "mcp_call", "id": "m", "name": "find", "arguments": "{}", "output": None, "error": "no such id"}
+    made = read([USER, failed, SAID])
+    assert [(m.tool_call_id, m.content) for m in made.turns[0].tools] == [("m", "no such id")]
+
+
+def test_a_stream_that_breaks_off_keeps_its_items_and_says_so() -> None:
+    begun = {"type": "message", "role": "assistant", "content": []}
+    events = [
+        {"type": "response.created", "response": {"object": "response", "status": "in_progress", "output": []}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**call("a"), "arguments": ""}},
+        {"type": "response.output_item.done", "output_index": 0, "item": call("a")},
+        {"type": "response.output_item.added", "output_index": 1, "item": begun},
+        {"type": "response.output_text.delta", "output_index": 1, "delta": "In "},
+        {"type": "response.output_text.delta", "output_index": 1, "delta": "Os"},
+    ]
+    body = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    made = read({"request": {"input": [USER, SAID, USER]}, "response": {"status": 200, "body": body}})
+    said = made.turns[1].assistant
+    assert (said.content, [c.arguments for c in said.tool_calls]) == ("In Os", ['{"id":7}'])
+    assert "interrupted" in made.losses
+    assert "trailing_user_dropped" not in made.losses
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_a_response_that_did_not_end_says_so(status: str) -> None:
+    assert "interrupted" in read({"input": [USER, SAID, USER], "status": status, "output": [SAID]}).losses
