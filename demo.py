@@ -17,6 +17,7 @@ import typer
 
 from .console import answer, guarded, note, table
 from .errors import Incomplete, NoAnswer, UserError
+from .options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from .traces.store import Store
@@ -167,14 +168,14 @@ def register(app: typer.Typer) -> None:
     @app.command()
     @guarded
     def demo(
-        quick: Annotated[bool, typer.Option("--quick", help="Three minutes instead of ten; a first look.")] = False,
+        quick: Annotated[
+            bool, typer.Option("--quick", help="A minute and a half instead of nine minutes: a first look.")
+        ] = False,
         serve: Annotated[bool, typer.Option("--serve", help="Open the dashboard at the end.")] = False,
-        store: Annotated[
-            str | None, typer.Option(help="Store: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
-        ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+        store: StoreOption = None,
+        as_json: JsonOption = False,
     ) -> None:
-        """Replay the bundled samples, size two fleets, and print how many GPUs are saved at what cost."""
+        """Replay the bundled samples, size two fleets, print the answer. How many GPUs are saved, and at what cost."""
         from .traces.store import Store
 
         opened = Store.open(store)

@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
     @guarded
     def bench(
         context: typer.Context,
-        name: Annotated[str | None, typer.Argument(help="Which benchmark; without it, the list of them.")] = None,
+        name: Annotated[
+            str | None, typer.Argument(metavar="NAME", help="Which benchmark; without it, the list of them.")
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="The list as one JSON object.")] = False,
     ) -> None:
         """Run one benchmark, with its own flags after the name."""

@@ -15,6 +15,7 @@ import typer
 
 from ..console import guarded, note
 from ..errors import UserError
+from ..options import StoreOption
 from . import commands_jobs, theme
 from .access import ROOTS, TOKEN, TOKEN_FILE, is_loopback, read_token, split_roots
 from .uploads import MOST_GIB, VARIABLE, most_bytes
@@ -103,11 +104,9 @@ def register(app: typer.Typer) -> None:
         max_upload_gib: Annotated[
             float | None, typer.Option(min=0, help=f"Largest upload that is taken ({MOST_GIB}; {VARIABLE}).")
         ] = None,
-        store: Annotated[
-            str | None, typer.Option(help="Store to read: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
-        ] = None,
+        store: StoreOption = None,
     ) -> None:
-        """Upload, replay, compare and plan in a browser, or over HTTP (/api/v1)."""
+        """Upload, replay, compare and plan in a browser. Or over HTTP (/api/v1)."""
         from ..traces.store import Store
 
         where = Store.open(store).where

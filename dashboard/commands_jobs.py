@@ -9,7 +9,7 @@ import typer
 
 from ..console import answer, duration, guarded, table
 from ..errors import UserError
-from ..traces.commands import JsonOption, StoreOption
+from ..options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from .job import Job
@@ -20,7 +20,7 @@ Id = Annotated[str, typer.Argument(metavar="JOB", help="A job, as `kvmill jobs l
 
 def register(app: typer.Typer) -> None:
     """Add the `jobs` commands."""
-    jobs = typer.Typer(no_args_is_help=True, help="Commands that run by themselves; the dashboard shows the same ones.")
+    jobs = typer.Typer(no_args_is_help=True, help="Commands that run in the background, as the dashboard's do.")
     for command in (run, list_, show, log, cancel, resume, remove):
         jobs.command(command.__name__.rstrip("_"))(command)
     app.add_typer(jobs, name="jobs")
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 @guarded
 def run(
-    words: Annotated[list[str], typer.Argument(metavar="-- VERB …", help="What to run, as `-- replay --limit 2`.")],
+    words: Annotated[list[str], typer.Argument(metavar="-- VERB", help="What to run, as `-- replay --limit 2`.")],
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from ..console import answer, guarded, table
 from ..errors import Incomplete, NoAnswer, RegressionFound, UserError
+from ..options import JsonOption, StoreOption
 
 
 def register(app: typer.Typer) -> None:
@@ -29,12 +30,10 @@ def nightly(
     accept: Annotated[
         str | None, typer.Option(help="Make this night or replay run the baseline from now on; replays nothing.")
     ] = None,
-    store: Annotated[
-        str | None, typer.Option(help="Store: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Replay tonight's trajectories, gate them against a baseline, and plan the fleet anew.
+    """Replay tonight's runs, gate them against a baseline, plan anew.
 
     Exit code 5 on a regression, 6 where cells failed, 4 without a baseline or with too few trajectories.
     """

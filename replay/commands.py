@@ -8,13 +8,15 @@ import typer
 
 from ..console import answer, guarded, table
 from ..errors import Incomplete, InputError, NoAnswer
+from ..options import JsonOption, StoreOption
 from . import commands_store
-from .commands_store import JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from ..traces.store import Store
 
-RunArgument = Annotated[str | None, typer.Argument(help="A replay run; the newest complete one if not given.")]
+RunArgument = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="A replay run; the newest complete one if not given.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 @guarded
 def policies(as_json: JsonOption = False) -> None:
-    """List every compaction policy with its options, formula, source and kind of footprint."""
+    """List the compaction policies, with their options. And formula, source and kind of footprint."""
     from .policies.registry import describe
 
     found = describe()
@@ -54,7 +56,8 @@ def models_list(as_json: JsonOption = False) -> None:
 
 @guarded
 def models_pull(
-    name: Annotated[str, typer.Argument(help="A short name of `kvmill models list`.")], as_json: JsonOption = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A short name of `kvmill models list`.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Fetch a model into the cache (KVMILL_CACHE), checked by its SHA-256."""
     from .weights import pull
@@ -99,7 +102,7 @@ def replay(
     device: Annotated[str | None, typer.Option(help="auto (default), cpu, cuda or cuda:N.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto (default), float32, bfloat16 or float16.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most N trajectories, families in turn.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random choice (0).")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of every random choice (0).")] = None,
     resume: Annotated[str | None, typer.Option(help="Go on with this run; its settings are taken over.")] = None,
     equal_size: Annotated[
         str | None, typer.Option(help="Hold every policy to the KV rows of this one: solves their keep ratios.")
@@ -178,7 +181,7 @@ def replay(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay recorded trajectories through a model under compaction policies, and print the results."""
+    """Replay recorded trajectories under compaction policies. Through a real model; prints the results."""
     from ..traces.store import Store
     from .start import replay_named
 
@@ -202,7 +205,7 @@ def results(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the results of a replay run: quality with intervals, memory, latency."""
+    """Print what a replay found: quality, memory, latency."""
     from ..traces.store import Store
 
     _show(Store.open(store), run, by, as_json)
@@ -225,7 +228,7 @@ def recommend(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The policy with the smallest peak KV whose loss and latency stay within the limits, or why none can be named."""
+    """Name the smallest policy within the limits, or say why none is. Smallest by peak KV; exit code 4 if none."""
     from ..traces.store import Store
     from .recommend import recommend as decide
     from .report import recommendation_text
@@ -245,15 +248,15 @@ def recommend(
 
 @guarded
 def inspect_kept(
-    run: Annotated[str, typer.Argument(help="A replay run, or `last` for the newest complete one.")],
-    trajectory: Annotated[str, typer.Argument(help="A trajectory of that run.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A replay run, or `last` for the newest complete one.")],
+    trajectory: Annotated[str, typer.Argument(metavar="TRAJECTORY", help="A trajectory of that run.")],
     turn: Annotated[int | None, typer.Option(help="Show the tokens of this turn, counted from 0.")] = None,
     policy: Annotated[str | None, typer.Option(help="Only this policy.")] = None,
     at_least: Annotated[float, typer.Option(min=0, max=1, help="Show tokens kept by this share as text.")] = 0.5,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which tokens each policy kept, by turn or as text, and where and why it departs from the full cache."""
+    """Show which tokens each policy kept. By turn or as text, and where and why it departs from the full cache."""
     from ..traces.store import Store
     from .inspect import inspect, inspect_text
     from .policies.registry import parse_policy

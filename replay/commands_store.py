@@ -8,11 +8,7 @@ import typer
 
 from ..console import answer, guarded, table
 from ..errors import UserError
-
-StoreOption = Annotated[
-    str | None, typer.Option("--store", help="Store: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+from ..options import JsonOption, StoreOption
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 @guarded
 def sql(
-    query: Annotated[str, typer.Argument(help="A query over the store's tables, e.g. SELECT * FROM cells LIMIT 5.")],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="A query over the store's tables, e.g. SELECT * FROM cells LIMIT 5.")
+    ],
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -43,8 +41,7 @@ def sql(
         _require_question(query)
         found = Store.open(store).query(query)
     except duckdb.Error as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"{first} (tables: {', '.join([*SCHEMAS, 'runs'])})") from None
+        raise UserError(f"{_reason(error)} (tables: {', '.join([*SCHEMAS, 'runs'])})") from None
     rows = found.to_pylist()
     columns = {name: name for name in found.column_names}
     answer({"columns": [*columns], "rows": rows}, as_json, lambda: f"{table(rows, columns)}\n({len(rows)} rows)")
@@ -52,7 +49,7 @@ def sql(
 
 @guarded
 def doctor(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Say what this machine has and what would keep a replay from working."""
+    """Say what this machine has and what a replay would miss."""
     from ..traces.store import Store
     from .doctor import examine, examine_text
 
@@ -81,11 +78,13 @@ def store_check(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
 @guarded
 def store_remove(
-    run: Annotated[str, typer.Argument(help='A run, as `kvmill sql "select run_id, kind from runs"` lists them.')],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help='A run, as `kvmill sql "select run_id, kind from runs"` lists them.')
+    ],
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete one run with all its rows, also one whose files are damaged."""
+    """Delete one run with all its rows. Also one whose files are damaged."""
     from ..traces.store import Store
 
     opened = Store.open(store)
@@ -95,7 +94,7 @@ def store_remove(
 
 @guarded
 def store_compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Merge the files of finished runs and remove what no run lists."""
+    """Merge the files of finished runs, remove what no run lists."""
     from ..traces.store import Store
 
     opened = Store.open(store)
@@ -112,7 +111,7 @@ def store_prune(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete old runs, but for running ones, accepted baselines, and what a run that stays was made from."""
+    """Delete old runs. Running ones, accepted baselines and what a run that stays was made from stay."""
     from ..traces.retention import age, prunable
     from ..traces.store import Store
 
@@ -137,6 +136,12 @@ def store_prune(
             ]
         ),
     )
+
+
+def _reason(error: Exception) -> str:
+    """What DuckDB says is wrong and what it knows instead, without the query and the arrow below it."""
+    first, *more = str(error).strip().splitlines()
+    return " ".join([first, *(line for line in more if line.startswith("Candidate"))])
 
 
 def _require_question(query: str) -> None:

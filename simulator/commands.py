@@ -10,6 +10,7 @@ import typer
 
 from ..console import Progress, answer, guarded
 from ..errors import NoAnswer
+from ..options import JsonOption, StoreOption
 from ..replay.executors.shares import cores
 from .flags import load_flags, machine_flags, sharing
 
@@ -17,18 +18,20 @@ if TYPE_CHECKING:
     from ..traces.store import Store
 
 Workload = Annotated[
-    str, typer.Option(help="long-agents, samples, requests, an ingest's id, a trace selection or TOML")
+    str,
+    typer.Option(
+        help="long-agents, samples, last, all, requests, an ingest's id, a path, source=…,family=…, or a TOML."
+    ),
 ]
-Model = Annotated[str, typer.Option(help="model geometry: a catalogue name or a config.json")]
-GpuName = Annotated[str, typer.Option("--gpu", help="GPU type: a catalogue name or a TOML file")]
-From = Annotated[str | None, typer.Option("--from", help="replay run for quality and extra turns [newest complete]")]
-Slos = Annotated[list[str] | None, typer.Option("--slo", help="ttft_p95=2, tpot_p95=0.05, … (repeatable)")]
-Price = Annotated[float | None, typer.Option(help="USD per GPU-hour, instead of the listed price")]
-Seed = Annotated[int, typer.Option(help="seed of workload and replications")]
-Json = Annotated[bool, typer.Option("--json", help="one JSON object on stdout")]
-StorePath = Annotated[
-    str | None, typer.Option("--store", help="store: folder or s3://… [env KVMILL_STORE, else ./kvmill-store]")
+Model = Annotated[str, typer.Option(help="Model geometry: a catalogue name or a config.json.")]
+GpuName = Annotated[str, typer.Option("--gpu", help="GPU type: a catalogue name or a TOML file.")]
+From = Annotated[str | None, typer.Option("--from", help="Replay run for quality and extra turns (newest complete).")]
+Slos = Annotated[
+    list[str] | None,
+    typer.Option("--slo", help="A promise in seconds, as ttft_p95=2 or tpot_p95=0.05; repeat for several."),
 ]
+Price = Annotated[float | None, typer.Option(help="USD per GPU-hour, instead of the listed price.")]
+Seed = Annotated[int, typer.Option(help="Seed of workload and replications.")]
 
 RUNS_AROUND = 45  # simulations per policy for the pilot, the slower and faster machines, the break-even
 
@@ -46,24 +49,24 @@ def simulate_command(
     workload: Workload,
     model: Model,
     gpu: GpuName,
-    gpus: Annotated[int, typer.Option(help="GPUs in the fleet, a multiple of the tensor-parallel size")],
-    policy: Annotated[str | None, typer.Option(help="compaction policy [full]")] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs in the fleet, a multiple of the tensor-parallel size.")],
+    policy: Annotated[str | None, typer.Option(help="Compaction policy (full).")] = None,
     keep: Annotated[
-        float | None, typer.Option(help="instead of --policy: te(proxy=assistant,delay=1,keep=KEEP)")
+        float | None, typer.Option(help="Instead of --policy: te(proxy=assistant,delay=1,keep=KEEP).")
     ] = None,
     run: From = None,
     slo: Slos = None,
-    replications: Annotated[int, typer.Option(help="independent runs, averaged", min=1)] = 1,
-    turns: Annotated[int | None, typer.Option(help="turns measured in each replication [5000]", min=1)] = None,
+    replications: Annotated[int, typer.Option(help="Independent runs, averaged.", min=1)] = 1,
+    turns: Annotated[int | None, typer.Option(help="Turns measured in each replication (5000).", min=1)] = None,
     series: Annotated[
-        bool, typer.Option("--series", help="also how it went over time; every turn to the store")
+        bool, typer.Option("--series", help="Also how it went over time; every turn to the store.")
     ] = False,
     seed: Seed = 0,
-    as_json: Json = False,
-    store: StorePath = None,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
     **shared: Any,
 ) -> None:
-    """Simulate one fleet under one policy: latencies, throughput, memory, what binds."""
+    """Simulate one fleet under one policy. Latencies, throughput, memory, what binds."""
     from .answers import simulate
     from .texts import simulate_text
 
@@ -82,31 +85,39 @@ def plan_command(
     model: Model,
     gpu: GpuName,
     slo: Slos = None,
-    policy: Annotated[list[str] | None, typer.Option(help="repeatable; `full` is always planned")] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="A policy; repeat for several. full is always planned.")
+    ] = None,
     run: From = None,
     price: Price = None,
-    method: Annotated[str, typer.Option(help="queueing, or paper: static batches, decodes only")] = "queueing",
+    method: Annotated[str, typer.Option(help="queueing, or paper: static batches, decodes only.")] = "queueing",
     sweep: Annotated[
-        list[str] | None, typer.Option(help="keep=0.1,0.2 or gpu=h100,h200 or tp=1,2 …: plan all (repeatable)")
+        list[str] | None,
+        typer.Option(help="Plan every choice of keep=0.1,0.2 or gpu=h100,h200 or tp=1,2 …; repeat for several."),
     ] = None,
-    max_load: Annotated[bool, typer.Option("--max-load", help="instead: what load do --gpus GPUs carry?")] = False,
-    gpus: Annotated[int | None, typer.Option(help="with --max-load: the GPUs that carry it", min=1)] = None,
+    max_load: Annotated[bool, typer.Option("--max-load", help="Instead: which load --gpus GPUs carry.")] = False,
+    gpus: Annotated[int | None, typer.Option(help="With --max-load: the GPUs that carry it.", min=1)] = None,
     attribute: Annotated[
-        bool, typer.Option("--attribute", help="what the saving is made of, for every policy and not one only")
+        bool, typer.Option("--attribute", help="What the saving is made of, for every policy and not one only.")
     ] = False,
     replications: Annotated[
-        int, typer.Option(help="replications per fleet size; fewer than 10 are flagged", min=2)
+        int, typer.Option(help="Replications per fleet size; fewer than 10 are flagged.", min=2)
     ] = 10,
-    max_gpus: Annotated[int, typer.Option(help="no fleet beyond this many GPUs is looked at", min=1, max=16_384)] = 512,
+    max_gpus: Annotated[
+        int, typer.Option(help="No fleet beyond this many GPUs is looked at.", min=1, max=16_384)
+    ] = 512,
     seed: Seed = 0,
-    executor: Annotated[str, typer.Option(help="local: processes of this machine; ray: those of a cluster")] = "local",
-    workers: Annotated[int | None, typer.Option(help="processes that simulate [all cores]", min=1)] = None,
-    ray_address: Annotated[str | None, typer.Option(help="a running Ray cluster [env RAY_ADDRESS]")] = None,
-    as_json: Json = False,
-    store: StorePath = None,
+    executor: Annotated[str, typer.Option(help="local: processes of this machine; ray: those of a cluster.")] = "local",
+    workers: Annotated[int | None, typer.Option(help="Processes that simulate (all cores).", min=1)] = None,
+    ray_address: Annotated[str | None, typer.Option(help="A running Ray cluster (RAY_ADDRESS).")] = None,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
     **shared: Any,
 ) -> None:
-    """The fewest GPUs that keep the promises, per policy, with intervals and what is saved against `full`."""
+    """Find the fewest GPUs that keep the promises, per policy. With intervals, and what is saved against `full`.
+
+    Exit code 4 if no fleet keeps them under any policy.
+    """
     from .answers import plan_named
 
     tick = steps("plan", "simulations", max(2, len(policy or [])) * (4 * replications + RUNS_AROUND))
@@ -145,12 +156,12 @@ def _text_of(found: dict[str, Any]) -> str:
 
 @guarded
 def validate_command(
-    only: Annotated[str | None, typer.Option(help="one kind of check: exact, interval or reality")] = None,
-    data: Annotated[Path | None, typer.Option(help="folder of recorded runs [env KVMILL_SHARED_DATA]")] = None,
-    as_json: Json = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="as a page of the documentation")] = False,
+    only: Annotated[str | None, typer.Option(help="One kind of check: exact, interval or reality.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of recorded runs (KVMILL_SHARED_DATA).")] = None,
+    as_json: JsonOption = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a page of the documentation.")] = False,
 ) -> None:
-    """Check the simulator against identities, closed forms and recorded runs."""
+    """Check the simulator against closed forms and recorded runs. Exit code 4 if a check fails."""
     from .validate import validate
     from .validation_text import markdown, text
 

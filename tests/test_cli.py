@@ -153,4 +153,38 @@ def test_a_missing_flag_is_one_line_that_says_what_is_needed(app):
     assert result.exit_code == 2
     assert result.stderr.strip() == "error: --model is missing; root plan needs --workload, --model, --gpu"
     result = CliRunner().invoke(app, ["traces", "ingest"])
-    assert result.stderr.strip() == "error: PATHS is missing; root traces ingest needs PATHS"
+    assert result.stderr.strip() == "error: PATH is missing; root traces ingest needs PATH"
+
+
+@pytest.mark.parametrize(
+    ("words", "begin"),
+    [
+        (["replay", "--limit", "0"], "--limit: "),
+        (["plan", "--max-gpus", "many"], "--max-gpus: "),
+        (["results", "one", "two"], "root results: "),
+        (["replay", "--policy"], "root replay: "),
+    ],
+)
+def test_a_value_that_cannot_be_is_one_line_that_says_where_to_look(app, words, begin):
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    line, *more = result.stderr.splitlines()
+    assert not more
+    assert line.startswith(f"error: {begin}")
+    assert line.endswith(f"see root {words[0]} --help")
+
+
+def test_options_have_a_sentence_of_help_and_shared_ones_the_same(app):
+    shared: dict[str, set[str]] = {"--store": set(), "--json": set()}
+    root = typer.main.get_command(app)
+    for words in commands(app):
+        command = root
+        for word in words:
+            command = command.commands[word]  # type: ignore[attr-defined]
+        for option in command.params:
+            text = getattr(option, "help", None) or ""
+            assert text[-1:] in (".", "…"), f"kvmill {' '.join(words)} {option.opts}: {text!r}"
+            for name in shared.keys() & set(option.opts):
+                shared[name].add(text)
+    shared["--json"].discard("The list as one JSON object.")  # of `bench`, whose benchmarks have their own
+    assert {name: len(texts) for name, texts in shared.items()} == {"--store": 1, "--json": 1}

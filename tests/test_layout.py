@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
     "errors": 0,
     "console": 0,
+    "options": 0,
     "traces": 1,
     "kernels": 1,
     "replay": 2,

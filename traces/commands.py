@@ -9,19 +9,16 @@ import typer
 
 from ..console import answer, guarded, table
 from ..errors import InputError, UserError
+from ..options import JsonOption, StoreOption
 from .commands_export import export
 from .commands_show import show
 
 if TYPE_CHECKING:
     from .ingest import IngestReport
 
-StoreOption = Annotated[
-    str | None, typer.Option("--store", envvar="KVMILL_STORE", help="A folder or s3://… (default ./kvmill-store).")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 FormatOption = Annotated[str, typer.Option("--format", help="A name from `kvmill traces formats`, or auto.")]
 PathsArgument = Annotated[
-    list[str], typer.Argument(metavar="PATH…", help="Files, folders, patterns, URIs such as s3://…, or - for a pipe.")
+    list[str], typer.Argument(metavar="PATH", help="Files, folders, patterns, URIs such as s3://…, or - for a pipe.")
 ]
 ColumnsOption = Annotated[
     str | None,
@@ -135,7 +132,7 @@ def list_(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The recorded runs in the store, and the request logs."""
+    """List the recorded runs in the store, and the request logs."""
     from .store import Store
 
     where = "where (?::varchar is null or source = ?) and (?::varchar is null or family = ?)"
@@ -181,7 +178,7 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 3 if any record would be refused.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Read recordings without storing anything: what would be refused, lost, or is odd."""
+    """Read recordings without storing anything. Says what would be refused, lost, or is odd."""
     from .check_files import check_files
 
     result = check_files(paths, format, _columns(columns))
@@ -210,7 +207,7 @@ def _checked(result: dict[str, Any]) -> str:
 
 @guarded
 def formats(as_json: JsonOption = False) -> None:
-    """The trace formats that are read. Unverified: no file of another project was ever read with it here."""
+    """List the trace formats. Unverified: no file of another project was ever read with it here."""
     from .formats import FORMATS
 
     rows = [{"name": f.name, "kind": f.kind, "verified": f.verified, "title": f.title} for f in FORMATS.values()]
@@ -225,7 +222,7 @@ def delete(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a recorded run, or all of one ingest, from the store, and what replays kept of its words."""
+    """Delete a recorded run, or all of one ingest. With what replays kept of its words."""
     from .delete import delete as delete_from
     from .store import Store
 

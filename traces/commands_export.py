@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..console import answer, guarded
+from ..options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from .export import Exported
@@ -23,12 +24,10 @@ def export(
         Path, typer.Option("--out", help="A folder for a file per run, or a file that ends in .jsonl for all.")
     ] = Path("kvmill-export"),
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
-    store: Annotated[
-        str | None, typer.Option("--store", envvar="KVMILL_STORE", help="A folder or s3://… (default ./kvmill-store).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Write recorded runs for other programs, and say of each what the format could not hold."""
+    """Write recorded runs for other programs. Says what the format could not hold."""
     from .export import export as export_to
     from .store import Store
 

@@ -10,6 +10,7 @@ import typer
 
 from ..console import answer, guarded, table
 from ..errors import UserError
+from ..options import JsonOption, StoreOption
 
 if TYPE_CHECKING:
     from .template import TextTokenizer
@@ -28,12 +29,10 @@ def show(
         bool, typer.Option("--tokens", help="Count tokens, and compare what was recorded with what a template prints.")
     ] = False,
     model: Annotated[str, typer.Option("--model", help="Whose tokenizer and chat template --tokens takes.")] = _MODEL,
-    store: Annotated[
-        str | None, typer.Option("--store", envvar="KVMILL_STORE", help="A folder or s3://… (default ./kvmill-store).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """One recorded run, message by message."""
+    """Show one recorded run, message by message."""
     import json
 
     from . import checks, record

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ...console import answer, guarded
+from ...options import JsonOption, StoreOption
 
 
 def register(app: typer.Typer) -> None:
@@ -30,12 +31,10 @@ def judge(
     ] = None,
     input_price: Annotated[float | None, typer.Option(min=0, help="USD per million input tokens.")] = None,
     output_price: Annotated[float | None, typer.Option(min=0, help="USD per million output tokens.")] = None,
-    store: Annotated[
-        str | None, typer.Option("--store", help="Store: a folder or s3://… (KVMILL_STORE, else ./kvmill-store).")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Judge what recorded runs answered and did by their labels, beside an agent that does nothing."""
+    """Judge what recorded runs answered and did, by their labels. Beside an agent that does nothing."""
     from ...traces.select import select
     from ...traces.store import Store
     from .endpoint import endpoint

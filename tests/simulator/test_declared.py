@@ -74,7 +74,7 @@ def test_a_seed_gives_the_same_sessions(write):
 
 def test_flags_say_what_the_file_leaves_open(write):
     path = write(BASE)
-    with pytest.raises(UserError, match="lacks arrivals .give --agents N or --rate"):
+    with pytest.raises(UserError, match=r"lacks arrivals \(give --agents N or --rate"):
         find_workload(path)
     assert find_workload(path, Fill(agents=7)).agents == 7
     assert find_workload(path, Fill(rate=2.0, burstiness=3.0)).burstiness == 3.0
