@@ -142,6 +142,9 @@ def bracket(bench: Bench, variant: Variant, seeds: Sequence[int], most: int) -> 
     start = min(max(bound, resident_guess(scenario)), most)
     if never is not None:
         return Side(variant, bound, None, None, None, {start: bench.run(variant, start, few[:1])}, most, never)
+    # Where the sessions as they are rule every size out, only a lucky draw meets: the largest mostly ends the search.
+    late = out_of_reach(scenario, turns)
+    start = start if late is None else most
     first = smallest(lambda n: mean_meets(bench.run(variant, n, few), slos), bound, most, start)
     results: dict[int, list[SimResult]] = {}
     while True:
@@ -149,8 +152,7 @@ def bracket(bench: Bench, variant: Variant, seeds: Sequence[int], most: int) -> 
         low, count, high = settled(results, slos)
         beyond = max(results) + 1
         if count is not None or beyond > most:
-            why = None if count is not None else out_of_reach(scenario, turns)
-            return Side(variant, bound, count, low, high, results, max(results), why)
+            return Side(variant, bound, count, low, high, results, max(results), late if count is None else None)
         first = smallest(lambda n: mean_meets(bench.run(variant, n, seeds), slos), beyond, most, beyond)
 
 

@@ -63,7 +63,8 @@ def test_what_the_sessions_as_they_are_cannot_keep_is_said_of_a_search_that_foun
         "no number of replicas helps: 7.0% of turns take longer than the 0.5 s of ttft_p95 even alone"
     )
     with Bench([world]) as bench:
-        side = bracket(bench, Variant(0), range(10), 2)
+        side = bracket(bench, Variant(0), range(10), 64)
+        assert {size for _, size, _ in bench.results} == {64}, "the largest fleet tells that smaller ones need no look"
     assert (side.count, side.never) == (None, why)
     assert out_of_reach(prompts(long=4)) is None, "a p95 allows them"
 
