@@ -55,7 +55,12 @@ def find(store: Store, name: str, asked: str | None) -> Baseline | None:
         return _of(store, asked)
     found = [(night.created_at, night.run_id) for night in nights(store, name) if night.config.get("verdict") == GREEN]
     found += [(info.created_at, info.config["accepted"]) for info in _acceptances(store, name)]
-    return _of(store, max(found)[1]) if found else None
+    if not found:
+        return None
+    newest = max(found)[1]
+    if newest not in {run.run_id for run in store.runs()}:
+        raise UserError(f"the accepted baseline {newest} of {name!r} was removed from {store}: --accept another run")
+    return _of(store, newest)
 
 
 def accept(store: Store, name: str, run_id: str, machine: str) -> dict[str, Any]:
@@ -129,9 +134,12 @@ def _acceptances(store: Store, name: str) -> list[RunInfo]:
 
 def _of(store: Store, run_id: str) -> Baseline:
     info = store.info(run_id)
+    replay = info.config.get("replay") if info.kind == NIGHT else None
+    if replay and replay not in {run.run_id for run in store.runs("replay")}:
+        raise UserError(f"baseline {run_id}: its replay run {replay} was removed from {store}; accept another night")
     if info.kind == "replay":
         found = Baseline(info, machine=_accepted_machine(store, run_id))
-    elif info.kind == NIGHT and (replay := info.config.get("replay")):
+    elif replay:
         promised = frozenset(info.config.get("pinned", ()))
         found = Baseline(store.info(replay), run_id, promised, info.config.get("machine"), info.config.get("plan"))
     else:

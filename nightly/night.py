@@ -11,9 +11,10 @@ from typing import Any
 from ..errors import UserError
 from ..replay.gate import gate, in_order
 from ..replay.gate_nouns import INSUFFICIENT, OK, ROWS_REMOVED, Finding
-from ..replay.gate_rows import failed, moved, side, speeds
+from ..replay.gate_rows import changed, doubled, failed, moved, side, speeds, without
 from ..replay.gate_speed import speed_findings
 from ..replay.machine import machine_type
+from ..traces.manifest import RunInfo
 from ..traces.recall import with_probes
 from ..traces.store import Store
 from ..traces.trajectory import Trajectory
@@ -29,6 +30,7 @@ from .baseline import (
 )
 from .choice import Choice, choose
 from .config import EXECUTING, REPLAY, NightConfig
+from .fleet import planned, require_possible
 from .reports import clear, write
 from .rerun import measure_elsewhere, require_other_code
 
@@ -51,13 +53,15 @@ def run_night(
         require_other_code(config)
     elif base:
         require_comparable(base, machine, config.replay.get("dtype"))
+    if config.plan:
+        require_possible(store, config.plan)
     settings = {"name": config.name, "machine": machine, "pinned": sorted(chosen.pinned), "rerun": rerun}
     night = store.begin(NIGHT, settings)
     try:
         replay = _replay(store, config.replay, chosen.trajectories, progress)
         before = _again(store, config, base, replay, chosen, progress) if rerun else base and base.replay.run_id
         found, latency, notes = _gated(store, config, base, before, replay, chosen, machine, rerun)
-        plan = _planned(store, config, replay, base) if config.plan else None
+        plan = planned(store, config.plan, replay, base and base.plan) if config.plan else None
         rows = in_order([*found, *(finding for finding in latency if finding.category != OK)])
         verdict = verdict_of(rows, failed(store, replay), store.info(replay).state == "complete", before is not None)
         night.add({"gates": [asdict(row) for row in rows]}, key="gates")
@@ -167,11 +171,24 @@ def _gated(
         notes.append("the model is another than in the baseline: kept tokens are not compared")
     other = moved(store, before, replay) if same_model and tonight.config.get("mode") != "closed" else {}
     old = side(store, before, None if rerun or base is None else base.promised)
+    others = set() if rerun else _other_contents(earlier, tonight)
+    missing += [*changed(new, others), *doubled(store, before), *doubled(store, replay)]
+    if others - new.promised:
+        notes.append(f"{len(others - new.promised)} trajectories have changed since the baseline and were not compared")
+    old, new = without(old, others), without(new, others)
     unpaired = len({trajectory.id for trajectory in chosen.trajectories} - set(earlier.config["trajectory_ids"]))
     if unpaired:
         notes.append(f"{unpaired} trajectories are not in the baseline and were not compared; --rerun-baseline does")
     latency = speed_findings(speeds(store, replay), speeds(store, before), past)
     return [*gate(old, new, config.rules, other), *missing], latency, notes
+
+
+def _other_contents(before: RunInfo, now: RunInfo) -> set[str]:
+    """Trajectories that are not what they were in the baseline: same id, other messages, labels or probes."""
+    from ..replay.asked import CONTENTS
+
+    was, here = (info.config.get(CONTENTS, {}) for info in (before, now))
+    return {name for name in was.keys() & here.keys() if was[name] != here[name]}
 
 
 def _missing(policies: Sequence[str], chosen: Choice, stored: set[tuple[str, str]]) -> list[Finding]:
@@ -183,20 +200,3 @@ def _missing(policies: Sequence[str], chosen: Choice, stored: set[tuple[str, str
         if (policy, trajectory.id) not in stored
     )
     return [Finding(*pair, ROWS_REMOVED, f"{n} rows of this night are missing", True, n=n) for pair, n in lost.items()]
-
-
-def _planned(store: Store, config: NightConfig, replay: str, base: Baseline | None) -> dict[str, Any]:
-    """The fleet planned anew, and what it was in the baseline."""
-    from ..simulator.answers import plan_named
-
-    flags = dict(config.plan)
-    workload, model, gpu = (flags.pop(key) for key in ("workload", "model", "gpu"))
-    flags.setdefault("policies", store.info(replay).config["policies"])
-    found = plan_named(workload, model, gpu, run=replay, store=store, **flags)
-    was = (base.plan if base else None) or {}
-    rows = []
-    for row in found["plans"]:
-        now, before = row["gpus"], was.get(row["policy"])
-        change = None if now is None or before is None else now - before
-        rows.append({"policy": row["policy"], "gpus": now, "gpus_before": before, "gpus_change": change})
-    return {"run": found.get("run"), "answer": found["answer"], "rows": rows}

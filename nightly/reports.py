@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from ..console import plain
+from ..errors import UserError
 from .config import NightConfig
 from .junit import junit
 from .markdown import markdown
@@ -22,14 +25,23 @@ NAMES = {"json": "nightly.json", "junit": "nightly.xml", "markdown": "nightly.md
 
 
 def clear(config: NightConfig) -> None:
-    """Remove the reports of an earlier night. What Prometheus reads stays: it says when the last success was."""
-    for name in NAMES.values():
-        (config.folder / name).unlink(missing_ok=True)
+    """Remove the reports of an earlier night. What Prometheus reads stays: it says when the last success was.
+
+    UserError where reports cannot be written: before a night is spent, not after it.
+    """
+    with _told(config.folder):
+        config.folder.mkdir(parents=True, exist_ok=True)
+        for name in NAMES.values():
+            (config.folder / name).unlink(missing_ok=True)
+        _probe(config.folder)
+    if config.prometheus is not None:
+        with _told(config.prometheus):
+            config.prometheus.parent.mkdir(parents=True, exist_ok=True)
+            _probe(config.prometheus.parent)
 
 
 def write(config: NightConfig, found: Mapping[str, Any]) -> dict[str, str]:
-    """Write all reports; returns their paths by kind."""
-    config.folder.mkdir(parents=True, exist_ok=True)
+    """Write all reports; returns their paths by kind. UserError where one cannot be written."""
     made = {
         "json": json.dumps(plain(found), indent=2, allow_nan=False).encode() + b"\n",
         "junit": junit(found),
@@ -39,9 +51,10 @@ def write(config: NightConfig, found: Mapping[str, Any]) -> dict[str, str]:
     paths = {kind: config.folder / NAMES[kind] for kind in made}
     if config.prometheus is not None:
         made["prometheus"], paths["prometheus"] = prometheus(found).encode(), config.prometheus
-        config.prometheus.parent.mkdir(parents=True, exist_ok=True)
     for kind, data in made.items():
-        _replace(paths[kind], data)
+        with _told(paths[kind]):
+            paths[kind].parent.mkdir(parents=True, exist_ok=True)
+            _replace(paths[kind], data)
     return {kind: str(path) for kind, path in paths.items()}
 
 
@@ -54,6 +67,21 @@ def _parquet(found: Mapping[str, Any]) -> bytes:
     out = BytesIO()
     pq.write_table(to_table("gates", found["rows"], found["run"]), out)
     return out.getvalue()
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What the system refuses, in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"reports: {path} cannot be written ({error.strerror})") from None
+
+
+def _probe(folder: Path) -> None:
+    """OSError where no file can be made."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def _replace(path: Path, data: bytes) -> None:

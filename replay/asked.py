@@ -58,6 +58,8 @@ class Asked:
             raise UserError(f"--measure {self.measure}: one of {', '.join(MEASURES)}")
         if self.long not in LONG:
             raise unknown("rule", self.long, LONG, "--long")
+        if self.latency_repeats < 1:
+            raise UserError(f"latency_repeats {self.latency_repeats}: 1 or more")
         if not self.trajectories:
             raise UserError("no trajectories to replay: check --traces and --limit")
         parse_policies(list(self.policies))

@@ -125,16 +125,20 @@ def _peak(
     pair: Pair, before: Mapping[str, Cell], now: Mapping[str, Cell], both: Sequence[str], rules: Rules
 ) -> list[Finding]:
     pairs = [(b, n) for b, n in ((before[t].peak, now[t].peak) for t in both) if b is not None and n is not None]
+    lost = [t for t in both if before[t].peak is not None and now[t].peak is None]
+    detail = f"peak KV of {len(lost)} trajectories is no longer measured: {_listed(lost)}"
+    out = [Finding(*pair, ROWS_REMOVED, detail, True, "kv_tokens_peak", len(lost))] if lost else []
     if not pairs:
-        return []
+        return out
     was, held = (sum(values) / len(pairs) for values in zip(*pairs, strict=True))
     if not was or held / was - 1 <= rules.peak:
-        return []
+        return out
     detail = f"peak KV {was:,.0f} → {held:,.0f} tokens ({held / was - 1:+.1%}; promised at most {rules.peak:+.1%})"
     return [
+        *out,
         Finding(
             *pair, REGRESSION, detail, True, "kv_tokens_peak", len(pairs), was, held, held / was - 1, margin=rules.peak
-        )
+        ),
     ]
 
 
@@ -145,7 +149,8 @@ def _promise(pair: Pair, now: Mapping[str, Cell], full: Mapping[str, Cell], rule
     pairs = [(now[t].peak, full[t].peak) for t in now.keys() & full.keys()]
     known = [(mine, whole) for mine, whole in pairs if mine is not None and whole]
     if not known:
-        return []
+        detail = f"promised at most {limit:.1%} of full's peak KV, but no trajectory has the peak of both"
+        return [Finding(*pair, INSUFFICIENT, detail, metric="peak_share", n=0, margin=limit)]
     share = sum(mine for mine, _ in known) / sum(whole for _, whole in known)
     if share <= limit:
         return []

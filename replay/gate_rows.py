@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ..traces.store import Store
-from .gate_nouns import METRICS, Cell, Pair, Side
+from .gate_nouns import METRICS, ROWS_ADDED, ROWS_REMOVED, Cell, Finding, Pair, Side
 
 _CELLS = (
     "SELECT policy, family, trajectory_id, "
@@ -16,6 +16,10 @@ _CELLS = (
     + " FROM cells WHERE run_id = $1 GROUP BY ALL ORDER BY ALL"
 )
 _FAILED = "SELECT count(*) AS n FROM cells WHERE run_id = $1 AND status = 'failed'"
+_DOUBLED = (
+    "SELECT policy, family, count(*) AS n FROM (SELECT policy, family, cell_id FROM cells WHERE run_id = $1 "
+    "GROUP BY ALL HAVING count(*) > 1) GROUP BY ALL ORDER BY ALL"
+)
 # Share of kept rows that are other tokens: half the sum of differences over the mean of both sums.
 _MOVED = (
     "SELECT policy, trajectory_id, sum(abs(coalesce(a.share, 0) - coalesce(b.share, 0))) / "
@@ -38,6 +42,33 @@ def side(store: Store, run_id: str, promised: Collection[str] | None = None) -> 
         cells.setdefault((row["policy"], row["family"]), {})[row["trajectory_id"]] = cell
     ids = {trajectory for rows in cells.values() for trajectory in rows}
     return Side(cells, frozenset(ids if promised is None else promised))
+
+
+def doubled(store: Store, run_id: str) -> list[Finding]:
+    """Cells that are stored more than once: a mean over them is of nobody knows what."""
+    rows = store.query(_DOUBLED, [run_id]).to_pylist()
+    why = "cells are stored twice in"
+    return [
+        Finding(row["policy"], row["family"], ROWS_ADDED, f"{row['n']} {why} {run_id}", True, n=row["n"])
+        for row in rows
+    ]
+
+
+def without(found: Side, ids: Collection[str]) -> Side:
+    """The side without these trajectories."""
+    cells = {pair: {t: cell for t, cell in rows.items() if t not in ids} for pair, rows in found.cells.items()}
+    return Side(cells, found.promised.difference(ids))
+
+
+def changed(now: Side, ids: Collection[str]) -> list[Finding]:
+    """What becomes of trajectories that are not those of the baseline under the same id: promised ones block."""
+    out = []
+    for pair, rows in now.cells.items():
+        if others := sorted(now.promised & rows.keys() & set(ids)):
+            few = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+            why = f"{len(others)} trajectories have other messages, labels or probes than in the baseline: {few}"
+            out.append(Finding(*pair, ROWS_REMOVED, why, True, n=len(others)))
+    return out
 
 
 def moved(store: Store, old: str, new: str) -> dict[tuple[str, str], float]:

@@ -105,12 +105,14 @@ def load_model(
     torch.set_num_threads(count)
     weights = resolve(name)
     reference = str(convert(weights)) if weights.gguf else str(weights.reference)
+    from safetensors import SafetensorError
+
     with _Quiet():
         try:
             laid = {"device_map": "balanced_low_0"} if spread else {}
             module: Any = AutoModelForCausalLM.from_pretrained(reference, dtype=kind, trust_remote_code=False, **laid)
             tokenizer = AutoTokenizer.from_pretrained(reference, trust_remote_code=False)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
             raise UserError(f"model {name} cannot be loaded: {_first_line(error)}") from error
     try:
         module = module.eval().requires_grad_(False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -161,6 +162,10 @@ def quality_rows(
             continue
         figures = {**_quality_cell(run, runs[0]), **cell_columns(done), "cut_turns": cut_turns}
         figures |= answers[number] if answers else {}
+        if wrong := [name for name, x in figures.items() if isinstance(x, float) and not math.isfinite(x)]:
+            why = f"{', '.join(wrong)} came out as NaN or infinite: the model's numbers overflow in {identity.dtype}"
+            rows["cells"] += failed_rows(identity, [run.policy], "quality", why)["cells"]
+            continue
         rows["cells"].append({**key, **identity.columns(), **figures})
         rows["turn_metrics"] += [
             {**key, "measure": "quality", **_turn(record, full.nll, shape), **said}

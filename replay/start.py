@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..console import note
@@ -20,6 +20,7 @@ from .weights import DEFAULT_MODEL
 
 MODES = ("teacher", "stepwise", "closed")
 MEASURES = ("quality", "latency", "both")
+_GENERATING, _ACTING = ("temperature", "max_action_tokens", "actions"), ("seed_turns", "max_turns")  # flags of a mode
 
 
 def replay_named(
@@ -83,12 +84,8 @@ def replay_named(
         raise UserError(f"--until-decided: run {resume} was not begun with it; start a new run")
     if until and (going == "closed" or wanted != "quality"):
         raise UserError("--until-decided is about the quality of recorded turns: no --mode closed, no --measure")
-    said = {"--temperature": temperature, "--max-action-tokens": max_action_tokens, "--actions": actions}
-    if going == "teacher" and (extra := [flag for flag, value in said.items() if value is not None]):
-        raise UserError(f"{', '.join(extra)}: only for --mode stepwise or closed, where actions are generated")
-    limits = {"--seed-turns": seed_turns, "--max-turns": max_turns}
-    if going != "closed" and (extra := [flag for flag, value in limits.items() if value is not None]):
-        raise UserError(f"{', '.join(extra)}: only for --mode closed, where the model acts by itself")
+    chosen_for = {"temperature": temperature, "max_action_tokens": max_action_tokens, "actions": actions}
+    require_of_mode(going, wanted, {**chosen_for, "seed_turns": seed_turns, "max_turns": max_turns, "long": long})
     grammar = setting("actions_given", actions, None)
     reference = setting("equal_size", equal_size and str(parse_policy(equal_size)), None)
     sweeps = [parse_sweep(spec) for spec in setting("sweeps", sweep, [])]
@@ -114,10 +111,6 @@ def replay_named(
         raise UserError("--explain is about recorded tokens: use --mode teacher or stepwise")
     if going == "closed" and reference:
         raise UserError("--equal-size solves keep ratios on recorded tokens; closed-loop runs go other ways")
-    if going == "closed" and long is not None:
-        raise UserError("--long is about recorded turns: a closed-loop run ends where the model's window does")
-    if going == "closed" and wanted != "quality":
-        raise UserError("--mode closed measures what the model does: latency comes from --mode teacher")
     run_replay = _engine()
     try:
         return run_replay(
@@ -166,6 +159,19 @@ def replay_named(
         if begun := store.runs("replay", "incomplete"):
             note(f"go on with: kvmill replay --resume {begun[0].run_id}")
         raise
+
+
+def require_of_mode(mode: str, measure: str, given: Mapping[str, Any]) -> None:
+    """UserError on what is given (not None) for another mode, and on a mode that does not measure this."""
+    flags = {name: f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None}
+    if mode == "teacher" and (extra := [flag for name, flag in flags.items() if name in _GENERATING]):
+        raise UserError(f"{', '.join(extra)}: only for --mode stepwise or closed, where actions are generated")
+    if mode != "closed" and (extra := [flag for name, flag in flags.items() if name in _ACTING]):
+        raise UserError(f"{', '.join(extra)}: only for --mode closed, where the model acts by itself")
+    if mode == "closed" and "long" in flags:
+        raise UserError("--long is about recorded turns: a closed-loop run ends where the model's window does")
+    if mode == "closed" and measure != "quality":
+        raise UserError("--mode closed measures what the model does: latency comes from --mode teacher")
 
 
 def _engine() -> Callable[..., str]:

@@ -209,3 +209,24 @@ def test_two_nights_with_the_real_model(tmp_path: Path) -> None:
     code, found, _ = night(store, config)
     assert (code, found["verdict"]) == (0, "green")
     assert {row["category"] for row in found["rows"]} == {"OK"}
+
+
+def test_a_pinned_trajectory_that_changed_under_its_id_is_exit_5(accepted, model: str, tmp_path: Path) -> None:
+    """Without that, answers about other words would be held against the baseline's, and called the same."""
+    store, first = accepted
+    shutil.copytree(store.path, tmp_path / "store")
+    copied = Store.open(tmp_path / "store")
+    rows = copied.open_run(INGEST).read("trajectories").to_pylist()
+    spoken = json.loads(rows[0]["record"])
+    spoken["prefix"][-1]["content"] += " Hurry."
+    rows[0]["record"] = json.dumps(spoken)
+    table = copied.open_run(INGEST).read("trajectories")
+    copied.open_run(INGEST).rewrite("trajectories", lambda _: table.from_pylist(rows, schema=table.schema))
+    config = configured(tmp_path, model, (TE,), 'measure = "both"\nlatency_repeats = 1\n')
+    code, found, said = night(copied, config, "--baseline", first)
+    assert code == 5, said
+    red = [row for row in found["rows"] if row["blocks"]]
+    assert {(row["policy"], row["category"], row["n"]) for row in red} == {
+        (policy, "ROWS_REMOVED", 1) for policy in ("full", TE)
+    }
+    assert all(row["detail"].endswith(f"than in the baseline: {rows[0]['trajectory_id']}") for row in red)

@@ -53,7 +53,7 @@ def prunable(
     known = {run.run_id: run for run in runs}
     fresh = [run for run in runs if run.run_id not in old or run.run_id in staying]
     while fresh:  # what stays keeps what it was made from, and so on
-        sources = {source: f"{run.run_id} was made from it" for run in fresh for source in _names(run.config, known)}
+        sources = {source: f"{run.run_id} was made from it" for run in fresh for source in _names(_made_of(run), known)}
         sources |= dict.fromkeys(_ingests_of(store, fresh), "a run that stays replayed its trajectories")
         new = {run: why for run, why in sources.items() if run in old and run not in staying}
         staying |= new
@@ -85,6 +85,11 @@ def _accepted(runs: Sequence[RunInfo]) -> dict[str, str]:
         if name is not None and baseline is not None:
             last[name] = max(last.get(name, ("", "")), (run.created_at, baseline))
     return found | {run: f"the accepted baseline of {name}" for name, (_, run) in last.items()}
+
+
+def _made_of(run: RunInfo) -> dict[str, Any]:
+    """The configuration but for what a night was held against: each names the one before, and all would stay."""
+    return {key: value for key, value in run.config.items() if run.kind != NIGHT or not key.startswith("baseline")}
 
 
 def _names(config: Any, known: dict[str, RunInfo]) -> Iterator[str]:

@@ -92,7 +92,9 @@ def _records(store: Store, spec: str) -> list[str]:
 
 
 def _condition(store: Store, spec: str, table: str, key: str) -> tuple[str, Sequence[object]]:
-    """A SQL condition on rows of `table`, and its values."""
+    """A SQL condition on rows of `table`, and its values. UserError for an empty text, which is this folder's path."""
+    if not spec.strip():
+        raise UserError(f"an empty text selects nothing; give one of: {_WORDS}")
     if spec == "all":
         return "true", []
     if spec == "last":

@@ -115,3 +115,18 @@ def test_accepting_a_slow_night_begins_its_history_anew(tmp_path: Path) -> None:
     accept(store, "n", slow, HERE)
     night(store, ttft_s=1.6)
     assert history(store, "n", HERE)["full", "a", "ttft_s"] == [Past(1.6, False), Past(1.5, False)]
+
+
+def test_a_baseline_whose_runs_were_removed_is_said_to_be_gone(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    first = night(store, "regression")
+    accept(store, "n", first, HERE)
+    replay = store.info(first).config["replay"]
+    store.remove(replay)
+    with pytest.raises(UserError, match=f"baseline {first}: its replay run {replay} was removed"):
+        find(store, "n", None)
+    with pytest.raises(UserError, match=f"its replay run {replay} was removed"):
+        accept(store, "n", first, HERE)
+    store.remove(first)
+    with pytest.raises(UserError, match=f"the accepted baseline {first} of 'n' was removed"):
+        find(store, "n", None)

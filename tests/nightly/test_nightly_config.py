@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvmill.errors import UserError
-from kvmill.nightly.config import EXECUTING, MARGINS, PLAN, REPLAY, TABLES, TEXTS, TRACES, load_config
+from kvmill.nightly.config import EXECUTING, MARGINS, REPLAY, TABLES, TEXTS, TRACES, load_config
+from kvmill.nightly.fleet import NEEDED, checked, require_possible
 from kvmill.replay.gate_nouns import Rules
+from kvmill.traces.store import Store
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "nightly.md"
+GPU = "'h100'"
+PLANNED = f"[plan]\nworkload = 'samples'\nmodel = 'qwen3-8b'\ngpu = {GPU}\nslo = ['ttft_p95=2']\n"
 TRACED = '[traces]\npinned = ["samples"]\n'
 
 
@@ -35,7 +40,7 @@ def test_the_documented_example_is_read_and_shows_every_key(tmp_path: Path) -> N
     assert config.rules.peak_share == {"te(proxy=assistant,delay=1,keep=0.2)": 0.8}
     assert config.plan["agents"] == 400
     assert config.other_code
-    for key in (*TEXTS, *TABLES, *TRACES, *REPLAY, *EXECUTING, *MARGINS, *PLAN):
+    for key in (*TEXTS, *TABLES, *TRACES, *REPLAY, *EXECUTING, *MARGINS, *NEEDED):
         assert re.search(rf"\b{key}\b", example()), key
 
 
@@ -94,11 +99,24 @@ def test_false_switches_a_test_off(tmp_path: Path) -> None:
             f'{TRACED}[plan]\nworkload = "a"\nmodel = "b"\ngpu = "c"\nslo = []\nagnets = 3\n',
             "unknown key 'agnets' in nightly.toml: plan. Did you mean 'agents'",
         ),
-        (
-            f'{TRACED}[plan]\nworkload = "a"\nmodel = "qwen3-8b"\ngpu = "h999"\nslo = ["ttft_p95=2"]\n',
-            "unknown GPU 'h999'",
-        ),
         ("name = \n", "not TOML"),
+        (f'name = ""\n{TRACED}', "name = '': an empty text names nothing"),
+        ('[traces]\npinned = [""]\n', "pinned = ['']: an empty text names nothing"),
+        (f"{TRACED}[replay]\npolicies = []\n", "policies = []: give one at least"),
+        (f"{TRACED}[replay]\nlatency_repeats = 0\n", "latency_repeats = 0: give 1 or more"),
+        (f"{TRACED}[replay]\nthreads = 0\n", "threads = 0: give 1 or more"),
+        (f'{TRACED}[replay]\nactions = "hermes"\n', "--actions: only for --mode stepwise or closed"),
+        (f'{TRACED}[replay]\nmode = "stepwise"\nmax_turns = 3\n', "--max-turns: only for --mode closed"),
+        (f'{TRACED}[replay]\nmode = "closed"\nmeasure = "both"\n', "--mode closed measures what the model does"),
+        (f'{TRACED}[gate.peak_share]\n"te(keep=0.3)" = 1\n', "unknown policy 'te(keep=0.3)'"),
+        (f"{TRACED}{PLANNED}agents = 'many'\n", "agents = 'many': give a whole number"),
+        (f"{TRACED}{PLANNED}agents = 4.5\n", "agents = 4.5: give a whole number"),
+        (f"{TRACED}{PLANNED}sensitivity = 1\n", "sensitivity = 1: give true or false"),
+        (f"{TRACED}{PLANNED}price = true\n", "price = True: give a number"),
+        (f"{TRACED}{PLANNED}replications = 1\n", "replications = 1: give 2 or more"),
+        (f"{TRACED}{PLANNED}policies = 'full'\n", "policies = 'full': give a list of texts"),
+        (f"{TRACED}{PLANNED.replace(GPU, '[1]')}", "gpu = [1]: give a text"),
+        (f"{TRACED}{PLANNED.replace('ttft_p95=2', 'ttft=2')}", "--slo 'ttft=2'"),
     ],
 )
 def test_what_is_wrong_is_one_line_with_the_key(tmp_path: Path, text: str, said: str) -> None:
@@ -117,3 +135,29 @@ def test_the_workflows_run_at_odd_minutes() -> None:
     assert len(minutes) == 3
     assert all(int(minute) % 2 for minute in minutes)
     assert tomllib.loads(example())["name"] == "nightly"
+
+
+def test_a_promise_is_about_the_policy_however_it_is_spelled(tmp_path: Path) -> None:
+    replay = '[replay]\npolicies = ["te(proxy=assistant,delay=1,keep=0.2)"]\n'
+    promise = '[gate.peak_share]\n"te(keep=0.20,delay=1,proxy=assistant)" = 0.8\n'
+    rules = load_config(written(tmp_path, f"{TRACED}{replay}{promise}")).rules
+    assert rules.peak_share == {"te(proxy=assistant,delay=1,keep=0.2)": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"workload": "sampels"}, "unknown workload 'sampels'"),
+        ({"model": "qwen9"}, "unknown model"),
+        ({"gpu": "h999"}, "unknown GPU 'h999'"),
+        ({"policies": ["lru"]}, "unknown policy 'lru'"),
+        ({"tp": 3}, "--tp 3"),
+        ({"dtype": "int3"}, "--dtype"),
+        ({"agents": 0}, "agents"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_before_the_night(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    plan = checked(tomllib.loads(f"{PLANNED}agents = 4\nreplications = 2\nsensitivity = false\n")["plan"], "plan")
+    require_possible(Store.open(tmp_path), plan)
+    with pytest.raises(UserError, match=said):
+        require_possible(Store.open(tmp_path), {**plan, **change})

@@ -8,9 +8,7 @@ from typing import Any
 import fabricate
 import pytest
 
-from kvmill.nightly.baseline import Baseline
-from kvmill.nightly.config import NightConfig
-from kvmill.nightly.night import _planned
+from kvmill.nightly import fleet
 from kvmill.replay import machine
 from kvmill.simulator import answers
 from kvmill.traces.store import Store
@@ -21,22 +19,21 @@ PLAN = {"workload": "long-agents", "model": "qwen3.5-27b", "gpu": "h200", "slo":
 def test_the_change_in_gpus_is_against_the_baselines_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, asked = Store.open(tmp_path), []
 
-    def planned(*args: Any, **flags: Any) -> dict[str, Any]:
-        asked.append((args, flags))
+    def planned(**flags: Any) -> dict[str, Any]:
+        asked.append(flags)
         return fabricate.planned()
 
     monkeypatch.setattr(answers, "plan_named", planned)
     run = fabricate.replay(store)
-    config = NightConfig("n", tmp_path, plan=PLAN)
-    known = Baseline(store.info(run), plan={fabricate.FULL: 27, fabricate.DELAYED: 12})
-    rows = {row["policy"]: row for row in _planned(store, config, run, known)["rows"]}
+    before = {fabricate.FULL: 27, fabricate.DELAYED: 12}
+    rows = {row["policy"]: row for row in fleet.planned(store, PLAN, run, before)["rows"]}
     assert rows[fabricate.FULL] == {"policy": fabricate.FULL, "gpus": 27, "gpus_before": 27, "gpus_change": 0}
     assert (rows[fabricate.DELAYED]["gpus"], rows[fabricate.DELAYED]["gpus_change"]) == (14, 2)
     assert (rows[fabricate.BOUNDARY]["gpus_before"], rows[fabricate.BOUNDARY]["gpus_change"]) == (None, None)
-    ((names, flags),) = asked
-    assert names == ("long-agents", "qwen3.5-27b", "h200")
+    (flags,) = asked
+    assert [flags[name] for name in ("workload", "model", "gpu")] == ["long-agents", "qwen3.5-27b", "h200"]
     assert (flags["run"], flags["agents"], flags["policies"]) == (run, 8, list(fabricate.MEASURED))
-    assert all(row["gpus_before"] is None for row in _planned(store, config, run, None)["rows"])
+    assert all(row["gpus_before"] is None for row in fleet.planned(store, PLAN, run, None)["rows"])
 
 
 def test_a_type_of_machine_is_processor_cores_and_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

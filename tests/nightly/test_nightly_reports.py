@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvmill.errors import Incomplete, NoAnswer, RegressionFound
+from kvmill.errors import Incomplete, NoAnswer, RegressionFound, UserError
+from kvmill.nightly import reports
 from kvmill.nightly.commands import finish
 from kvmill.nightly.config import NightConfig
 from kvmill.nightly.junit import junit
@@ -136,3 +137,21 @@ def test_exit_codes_follow_the_verdict() -> None:
         finish(found(FINE, verdict="incomplete"))
     with pytest.raises(NoAnswer, match="--accept nightly-1"):
         finish(found(FEW, verdict="undecided", baseline_replay=None))
+
+
+def test_where_no_report_can_be_written_no_night_is_spent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    for config in (
+        NightConfig("n", tmp_path / "file"),
+        NightConfig("n", tmp_path / "file" / "below"),
+        NightConfig("n", tmp_path / "out", tmp_path / "file" / "kvmill.prom"),
+    ):
+        with pytest.raises(UserError, match=r"reports: .*file.* cannot be written \((File exists|Not a directory)\)"):
+            clear(config)
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(reports, "_replace", full)
+    with pytest.raises(UserError, match=r"nightly\.json cannot be written \(No space left on device\)"):
+        write(NightConfig("n", tmp_path / "out"), found(FINE))

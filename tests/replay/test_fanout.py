@@ -17,6 +17,8 @@ from tiny import save_tiny
 
 from kvmill.errors import UserError
 from kvmill.replay import fanout
+from kvmill.replay import rows as cell_rows
+from kvmill.replay.engine import BranchRun
 from kvmill.replay.fanout import run_replay
 from kvmill.replay.policies.te_state import TokenEvictionState
 from kvmill.traces.store import Store
@@ -208,3 +210,19 @@ def test_an_equal_size_run_measures_equal_rows(tmp_path: Path, model: str) -> No
     target = next(row["rows"] for row in found if row["policy"] == reference)
     others = [row["rows"] for row in found if row["policy"] not in ("full", reference)]
     assert others == pytest.approx([target, target], rel=0.02)
+
+
+def test_figures_that_are_no_numbers_fail_their_cell(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, right = Store.open(tmp_path), cell_rows._quality_cell
+
+    def overflows(run: BranchRun, full: BranchRun) -> dict[str, object]:
+        return {**right(run, full), **({"kl": float("nan")} if run.policy.name == "te" else {})}
+
+    monkeypatch.setattr(cell_rows, "_quality_cell", overflows)
+    run = store.open_run(replay(store, model, count=1))
+    found = {row["policy"]: row for row in run.read("cells").to_pylist()}
+    assert [found[name]["status"] for name in ("full", *POLICIES)] == ["ok", "failed", "ok"]
+    assert found[POLICIES[0]]["error"] == "kl came out as NaN or infinite: the model's numbers overflow in float32"
+    assert set(run.read("kept")["policy"].to_pylist()) == {"full", POLICIES[1]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -190,3 +191,13 @@ def test_p_of_students_test() -> None:
     assert worse_by_chance([0.1] * 10) == 4.0**-10
     assert worse_by_chance([-0.1] * 10) == 1.0
     assert worse_by_chance([0.3]) == 1.0
+
+
+def test_a_peak_that_is_no_longer_measured_blocks_and_a_promise_without_peaks_is_not_green() -> None:
+    rows = cells(kl=0.1)
+    unmeasured = {name: replace(cell, peak=None) for name, cell in rows.items()}
+    found = [f for f in only(rows, unmeasured) if f.blocks]
+    assert [(f.category, f.metric, f.n) for f in found] == [("ROWS_REMOVED", "kv_tokens_peak", 12)]
+    sides = side({FULL: cells(nll=1.0), TE: unmeasured})
+    (open_,) = [f for f in gate(sides, sides, Rules(peak_share={TE: 0.5})) if f.category == "INSUFFICIENT"]
+    assert (open_.policy, open_.metric) == (TE, "peak_share")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvmill.replay.gate_nouns import Cell
-from kvmill.replay.gate_rows import failed, moved, side, speeds
+from kvmill.replay.gate_rows import changed, doubled, failed, moved, side, speeds, without
 from kvmill.traces.store import Store
 
 
@@ -82,3 +82,24 @@ def test_moved_says_nothing_of_what_was_not_stored(tmp_path: Path) -> None:
     store = Store.open(tmp_path)
     one, other = (stored(store, [row("t")]) for _ in range(2))
     assert moved(store, one, other) == {}
+
+
+def test_a_cell_that_is_stored_twice_blocks(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    once = stored(store, [row("t1"), row("t1", measure="latency"), row("t2")])
+    twice = stored(store, [row("t1", kl=0.1), row("t1", kl=0.3), row("t2")])
+    assert doubled(store, once) == []
+    (found,) = doubled(store, twice)
+    assert (found.policy, found.family, found.category, found.blocks, found.n) == ("te", "a", "ROWS_ADDED", True, 1)
+    assert twice in found.detail
+
+
+def test_trajectories_that_changed_under_their_id_block_where_promised_and_are_not_compared(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    now = side(store, stored(store, [row("t1"), row("t2"), row("t3")]), {"t1", "t2"})
+    (found,) = changed(now, {"t2", "t3", "t9"})
+    assert (found.category, found.blocks, found.n) == ("ROWS_REMOVED", True, 1)
+    assert found.detail.endswith("than in the baseline: t2")
+    assert changed(now, {"t3"}) == []
+    left = without(now, {"t2", "t3"})
+    assert (set(left.cells["te", "a"]), left.promised) == ({"t1"}, {"t1"})

@@ -168,6 +168,10 @@ def test_what_cannot_be_loaded_is_one_clear_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="cannot be loaded"):  # the hub is offline in tests
         load_model("nobody/no-such-model")
+    _save_tiny(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:1000])
+    with pytest.raises(UserError, match="cannot be loaded: SafetensorError"):
+        load_model(str(tmp_path), dtype="float32")
     with pytest.raises(UserError, match="unknown dtype 'bf16'"):
         load_model(str(tmp_path), dtype="bf16")
 

@@ -88,3 +88,13 @@ def test_ages() -> None:
     assert [age("12h"), age("90d"), age("1.5w")] == [timedelta(0.5), timedelta(90), timedelta(10.5)]
     with pytest.raises(UserError, match="longer than"):
         age("9" * 30 + "d")
+
+
+def test_a_night_keeps_its_replay_but_not_the_nights_before_it(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    nights: list[str] = []
+    rows = [ended(store, "replay") for _ in range(4)]
+    for at, replay in enumerate(rows):
+        held = {"baseline": nights[-1], "baseline_replay": rows[at - 1]} if nights else {}
+        nights.append(ended(store, "nightly", name="n", verdict="green", replay=replay, **held))
+    assert going(store) == [*rows[:3], *nights[:3]]
