@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from .slo import parse_slo, words
 
 Row = Mapping[str, Any]
+CALLED = {"last": "the newest ingest", "all": "the whole store", "requests": "the newest request log"}
 HELD = {
     "lru": "without offloading to host memory",
     "ttl": "with caches dropped after {seconds} s, without offloading to host memory",
@@ -20,25 +21,26 @@ def sentence(plan: Mapping[str, Any], policy: str) -> str:
     rows = {row["policy"]: row for row in plan["plans"]}
     row, full = rows[policy], rows["full"]
     gpu, terms, held = str(plan["gpu"]).upper(), words(parse_slo(plan["slo"])), held_words(plan)
+    load = CALLED.get(plan["workload"], plan["workload"])
     if not row["feasible"]:
         instead = f"; without compaction {full['gpus']} do" if full["feasible"] else ""
         why = row.get("infeasible_because")
         never = f" {why[:1].upper()}{why[1:]}." if why else ""
         return (
-            f"No fleet of up to {row['gpus_searched']} × {gpu} serves {plan['workload']} with {policy} at {terms}"
+            f"No fleet of up to {row['gpus_searched']} × {gpu} serves {load} with {policy} at {terms}"
             f"{instead}.{never}{_best_shown(row, plan['slo'], gpu)} Binding constraint: {row['binding_constraint']}."
         )
     if not full["feasible"]:
         head = (
-            f"With `{policy}` {plan['workload']} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {held}; "
+            f"With `{policy}` {load} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {held}; "
             f"without compaction no fleet of up to {full['gpus_searched']} does"
         )
     elif row is full or row["gpus_saved"] == 0:
         also = "Without compaction" if row is full else f"With `{policy}`, as without it ({_saved(row)}),"
-        head = f"{also} {plan['workload']} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {held}"
+        head = f"{also} {load} needs {row['gpus']} × {gpu}{_interval(row)} at {terms} {held}"
     else:
         head = (
-            f"With `{policy}` {plan['workload']} needs {row['gpus']} × {gpu} instead of {full['gpus']} "
+            f"With `{policy}` {load} needs {row['gpus']} × {gpu} instead of {full['gpus']} "
             f"({_saved(row)}) at {terms} {held}{_turns(row)}"
         )
     few = f" Only {plan['replications']} replications: a first look." if plan["few_replications"] else ""
@@ -119,55 +121,3 @@ def _measured(row: Row, model: str) -> str:
         f"{where}: {what} {row['full_accuracy']:.0%} → {row['answer_accuracy']:.0%} "
         f"(paired difference {points}, {row['quality_n']} trajectories). "
     )
-
-
-COLUMNS = {
-    "policy": "policy",
-    "gpus": "GPUs",
-    "interval": "95 %",
-    "gpus_saved": "saved",
-    "saved_interval": "95 %",
-    "slower_faster": "if slower/faster",
-    "turns": "turns ×",
-    "cost": "USD/month",
-    "ttft": "p95 TTFT s",
-    "tpot": "p95 TPOT s",
-    "batch": "batch",
-    "accuracy": "accuracy",
-    "binding": "binding constraint",
-}
-
-
-def table_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Rows of `plan` in the columns of `COLUMNS`, for a terminal."""
-    out = []
-    for row in rows:
-        out.append(
-            {
-                "policy": row["policy"],
-                "gpus": row["gpus"] if row["feasible"] else "none",
-                "interval": _pair(row["gpus_low"], row["gpus_high"]),
-                "gpus_saved": row["gpus_saved"],
-                "saved_interval": _pair(row["gpus_saved_low"], row["gpus_saved_high"]),
-                "slower_faster": _pair(row["gpus_if_slower"], row["gpus_if_faster"], "/"),
-                "turns": _growth(row),
-                "cost": None if row["cost_per_month"] is None else f"{row['cost_per_month']:,.0f}",
-                "ttft": row["ttft_s"]["p95"],
-                "tpot": row["tpot_s"]["p95"],
-                "batch": row["batch_mean"],
-                "accuracy": row["answer_accuracy"],
-                "binding": row["binding_constraint"],
-            }
-        )
-    return out
-
-
-def _growth(row: Row) -> str | None:
-    growth, least = row.get("turns_break_even"), "≥ " if row.get("turns_break_even_note") else ""
-    return None if growth is None else f"{least}{1 + growth:.2f}"
-
-
-def _pair(low: float | None, high: float | None, join: str = "–") -> str | None:
-    if low is None and high is None:
-        return None
-    return join.join("?" if end is None else f"{end:.0f}" for end in (low, high))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..console import table
+from .answer_table import table_text
 from .attribution import attribution_text
-from .sentence import COLUMNS, table_rows
 from .stored import FLAT
 from .words import fewer_text, guessed_text, promised_text, room_text, series_text, short_text, sizes_text
 
@@ -17,7 +17,7 @@ Found = Mapping[str, Any]
 def plan_text(found: Found) -> str:
     """The sentence, the table, why not fewer, what the saving is made of, the sizes looked at, what was assumed."""
     rows, slo = found["plans"], found["slo"]
-    parts = [found["answer"], table(table_rows(rows), COLUMNS), fewer_text(rows, slo), room_text(rows)]
+    parts = [found["answer"], table_text(found), fewer_text(rows, slo), room_text(rows)]
     if any(row.get("attribution") and row["gpus_saved"] for row in rows):
         parts.append(f"GPUs that each effect of compaction saves (costs, below 0):\n{attribution_text(rows)}")
     if found["other_shapes"]:
@@ -53,6 +53,7 @@ def simulate_text(found: Found) -> str:
         body,
         promised_text(found),
         short_text(found),
+        guessed_text([found], found["slo"]),
         rates,
         series_text(found.get("series") or ()),
         assumed_text(found),

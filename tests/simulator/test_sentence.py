@@ -1,4 +1,7 @@
-from kvmill.simulator.sentence import sentence, table_rows
+import pytest
+
+from kvmill.simulator.answer_table import table_rows, table_text
+from kvmill.simulator.sentence import sentence
 
 TE = "te(proxy=assistant,delay=1,keep=0.2)"
 NOTHING = {
@@ -122,3 +125,20 @@ def test_what_costs_more_is_said_as_more_and_without_a_break_even():
     text = sentence(found(FULL, te), TE)
     assert "needs 30 × H200 instead of 27 (3 more, 95 % interval 1–5)" in text
     assert "as long as" not in text
+
+
+@pytest.mark.parametrize("of", ["answer accuracy", "recall of facts"])
+def test_the_table_says_what_its_figures_are(of):
+    te = row(TE, 11, 16, 14.0, 18.0, "x", quality_of=of, quality_run="replay-1", **MEASURED)
+    text = table_text(found(FULL, te, replications=7))
+    head, *_ = text.splitlines()
+    assert of in head
+    assert ("answer accuracy" in text) == (of == "answer accuracy")
+    assert "simulated, 7 replications" in text
+    assert f"{of}: measured with smollm2-135m, run replay-1, 40 trajectories" in text
+    assert "measured" not in table_text(found(FULL)), "nothing was"
+
+
+def test_a_selection_is_called_what_it_is():
+    te = row(TE, 1, 0, 0.0, 0.0, "none: x")
+    assert ", the newest ingest needs 1 × H200" in sentence(found(FULL, te) | {"workload": "last"}, TE)
