@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import unknown
-from ..replay.closed.results import is_closed
+from ..replay.closed.results import behaviour_entries, is_closed, model_too_weak
 from ..traces.store import Store
 from .snapshot import at_once, rows_of
 
@@ -207,10 +207,21 @@ def acted(store: Store, run_id: str) -> list[str]:
 
 
 def behaviour(store: Store, run_id: str) -> Row:
-    """How policies changed what the model did in a closed-loop run.
+    """How policies changed what the model did in a closed-loop run; remembered until the run changes.
 
-    `model_too_weak` (a reason, or None) and the `policies` as `kvmill results` gives them, those that ran to an end.
+    `model_too_weak` (a reason, or None) and the `policies` that ran to an end, with these figures as `kvmill results`
+    gives them.
     """
-    found = measured(store, run_id)
-    ran = [policy for policy in found["policies"] if policy["turns_mean"] is not None]
-    return {"model_too_weak": found["model_too_weak"], "policies": ran}
+    return _behaviour(store.where, run_id, store.info(run_id).generation)
+
+
+@functools.lru_cache(maxsize=16)
+def _behaviour(where: str, run_id: str, generation: int) -> Row:
+    def of(store: Store) -> Row:
+        given = {policy: place for place, policy in enumerate(store.info(run_id).config.get("policies", []))}
+        found = [{"policy": policy, **entry} for (_, policy), entry in behaviour_entries(store, run_id).items()]
+        ran = [row for row in found if row["turns_mean"] is not None]
+        ran.sort(key=lambda row: (given.get(row["policy"], len(given)), row["policy"]))
+        return {"model_too_weak": model_too_weak(store, run_id), "policies": ran}
+
+    return at_once(Store.open(where), of)

@@ -276,14 +276,11 @@ def _figures(
     }
 
 
-def _has(row: Row, name: str) -> bool:
-    return row.get(name) is not None and bool(row.get(f"{name}_count"))
-
-
 def _summed(rows: Sequence[Row], name: str) -> tuple[list[float], list[float]]:
     """The sums `name` and what they are divided by, of the rows that have them."""
-    have = [row for row in rows if _has(row, name)]
-    return [row[name] for row in have], [row[f"{name}_count"] for row in have]
+    count = f"{name}_count"
+    have = [row for row in rows if row.get(name) is not None and row.get(count)]
+    return [row[name] for row in have], [row[count] for row in have]
 
 
 def _ratio(rows: Sequence[Row], name: str) -> float | None:
@@ -303,7 +300,10 @@ def _paired(groups: Sequence[Sequence[_Pair]], name: str) -> list[_Paired]:
     difference that such a sample would find in four cases of five.
     """
     count = f"{name}_count"
-    both = [[(m, f) for m, f in pairs if _has(m, name) and _has(f, name)] for pairs in groups]
+    both = [
+        [pair for pair in pairs if all(row.get(name) is not None and row.get(count) for row in pair)]
+        for pairs in groups
+    ]
     found = changes(
         [
             (
