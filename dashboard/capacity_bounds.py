@@ -107,9 +107,10 @@ def _given(store: Store, setting: Setting, stamp: Stamp) -> Given:
 @lru_cache(maxsize=32)
 def _frame(store: Store, setting: Setting, stamp: Stamp) -> dict[str, Any]:
     found = _given(store, setting, stamp)
-    scenario = _scenario(found, setting, PolicyProfile("full"))
+    full = PolicyProfile("full")
+    scenario = _scenario(found, setting, full)
     slo = {promise.key: promise.limit_s for promise in scenario.slos}
-    return {"workload": found.load.name, "slo": slo, **described([scenario], {scenario.policy: PolicyProfile(scenario.policy)}, 10, 0)}
+    return {"workload": found.load.name, "slo": slo, **described([scenario], {"full": full}, 10, 0)}
 
 
 @lru_cache(maxsize=256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UserError
@@ -58,6 +59,11 @@ class Deployment:
             raise UserError(f"--dtype {self.dtype}: {self.gpu.name} has no {self.dtype} matrix units; use bf16")
         if self.tp not in TP_SIZES:
             raise UserError(f"--tp {self.tp}: one of {', '.join(map(str, TP_SIZES))}, or auto")
+        if self.tp not in sizes_of(self.geometry):
+            raise UserError(
+                f"--tp {self.tp}: {self.geometry.q_heads} query heads and {self.geometry.kv_heads} KV heads of "
+                f"{self.geometry.name} cannot be split evenly; it runs on {_listed(sizes_of(self.geometry))}"
+            )
         for what, count in (("--token-budget", self.token_budget), ("--max-sequences", self.max_sequences)):
             if count < 1:
                 raise UserError(f"{what} {count}: 1 at least")
@@ -128,12 +134,22 @@ class Deployment:
         return -int(-self.state_bytes() // (BLOCK_TOKENS * self.row_bytes()))
 
 
+def sizes_of(geometry: Geometry) -> tuple[int, ...]:
+    """Tensor-parallel sizes that give every GPU as many query heads, and as many KV heads or a copy of one."""
+    queries, kv = geometry.q_heads, geometry.kv_heads
+    return tuple(tp for tp in TP_SIZES if queries % tp == 0 and (kv % tp == 0 or tp % kv == 0))
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return " or ".join(map(str, sizes)) + (" GPU" if sizes[-1] == 1 else " GPUs")
+
+
 def fit_tp(deployment: Deployment, longest_rows: int, only: int | None = None) -> Deployment:
     """The smallest tensor-parallel size whose pool holds one session of `longest_rows`; else the largest that loads.
 
     `only` looks at one size. UserError when the weights fit on no size.
     """
-    sizes = TP_SIZES if only is None else (only,)
+    sizes = sizes_of(deployment.geometry) if only is None else (only,)
     tried = [replace(deployment, tp=tp) for tp in sizes]
     for candidate in tried:
         if candidate.blocks() - candidate.state_blocks() > longest_rows // BLOCK_TOKENS + 1:
@@ -143,6 +159,8 @@ def fit_tp(deployment: Deployment, longest_rows: int, only: int | None = None) -
         need = deployment.geometry.weight_bytes(deployment.dtype) / GIB
         raise UserError(
             f"{deployment.geometry.name} ({need:.0f} GiB of weights) does not fit on {sizes[-1]} × "
-            f"{deployment.gpu.name} at utilisation {deployment.utilisation}; use a larger GPU, more of them, or fp8"
+            f"{deployment.gpu.name} at utilisation {deployment.utilisation}, with {tried[-1].activation.gib:,.1f} GiB "
+            "of activations on each; use a larger GPU, more of them, fp8, or a smaller --token-budget or "
+            "--max-sequences"
         )
     return loads[-1]

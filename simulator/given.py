@@ -20,6 +20,7 @@ from .routers import find_router
 from .sources import Fill, find_workload
 from .workload import Workload
 
+MOST_SEED = 10**15  # a replication's seed is a thousand times it, in the 64 bits of a stored row
 FILL = [f.name for f in fields(Fill)]
 KNOWN = ("price", "tp", "max_model_len", "router", "fail", "calibration")
 REPLICA = [f.name for f in fields(Deployment) if f.name not in ("geometry", "gpu", "tp")]
@@ -64,8 +65,8 @@ def given(
     `calibration`: a file of constants and their error for this GPU. UserError on names that do not exist, on values
     that cannot be, and on a flag that is neither.
     """
-    if seed < 0:
-        raise UserError(f"--seed {seed}: 0 or more")
+    if not 0 <= seed <= MOST_SEED:
+        raise UserError(f"--seed {seed}: a whole number from 0 to {MOST_SEED:,}")
     flags = {name: value for name, value in flags.items() if value is not None}
     for name in flags:
         if name not in (*FILL, *REPLICA):

@@ -11,6 +11,7 @@ from ..errors import UserError
 from .geometry import Geometry
 from .shapes.families import geometry_of
 
+LONGEST_NAME = 96  # letters, the most that the hub takes in a name
 HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 
 
@@ -21,12 +22,18 @@ def read_config(path: Path, name: str | None = None) -> Geometry:
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or not JSON
         raise UserError(f"model configuration {path}: cannot be read as JSON ({error})") from None
     if not isinstance(config, dict):
         raise UserError(f"model configuration {path}: not a JSON object")
-    called = name or str(config.get("_name_or_path") or path.parent.name or config.get("model_type"))
+    called = name or _one_line(str(config.get("_name_or_path") or path.parent.name or config.get("model_type")))
     return geometry_of(config, str(path), called, str(path))
+
+
+def _one_line(name: str) -> str:
+    """A name that a file gives itself, fit for a table."""
+    line = "".join(letter if letter.isprintable() else " " for letter in name).strip()
+    return line if len(line) <= LONGEST_NAME else f"{line[:LONGEST_NAME]}…"
 
 
 def cached_config(model: str) -> Path | None:

@@ -217,6 +217,8 @@ def binding(result: SimResult, slos: Sequence[Slo], cost: CostModel) -> str:
     otherwise the cause is the cache when turns lose theirs, else what most of the load-dependent seconds went to.
     Prefills break a promise about TPOT by the steps they share with decodes: chunks of the token budget are the lever.
     """
+    if not result.busy_share:
+        return "no load: no turn comes in the time that is measured"
     if result.rejected:
         return "KV blocks: a session is larger than one replica's pool (raise --tp, or use a larger GPU)"
     lone_s = cost.fixed_s(1) + cost.decode_attention_s(1, 0)

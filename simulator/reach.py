@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from .bounds import Least, least_of
-from .deployment import BLOCK_TOKENS, TP_SIZES
+from .deployment import BLOCK_TOKENS, sizes_of
 from .run import Scenario
 from .slo import Slo
 
@@ -69,7 +69,7 @@ def _at_larger_tp(scenario: Scenario, slo: Slo) -> str:
     said = ""
     if scenario.law is not None:  # a law of its own knows no machine
         return said
-    for tp in (size for size in TP_SIZES if size > scenario.deployment.tp):
+    for tp in (size for size in sizes_of(scenario.deployment.geometry) if size > scenario.deployment.tp):
         wider = replace(scenario, deployment=replace(scenario.deployment, tp=tp), twin=None)
         limit = least_limit(slo, least_latencies(slo, least_of(wider)))
         said = f", {limit:.3g} s with --tp {tp}"

@@ -27,7 +27,11 @@ class Heads:
     def of(cls, values: Values) -> Heads:
         """As `num_attention_heads`, `num_key_value_heads` and `head_dim` say; the last two may be left out."""
         q = values.number("num_attention_heads")
-        size = values.maybe("head_dim") or values.number("hidden_size") // q
+        size = values.maybe("head_dim")
+        if size is None:
+            size, rest = divmod(values.number("hidden_size"), q)
+            if rest:
+                raise values.error(f"hidden_size is no multiple of its {q} attention heads, and head_dim is not given")
         heads = cls(q, values.maybe("num_key_value_heads") or q, size)
         if heads.q % heads.kv:
             raise values.error(f"{heads.q} query heads cannot share {heads.kv} KV heads evenly")
@@ -110,6 +114,8 @@ def assemble(
         raise values.error(
             "no layer keeps a full-attention cache: there is nothing to compact, and it is not simulated"
         )
+    if mixture and mixture.active > mixture.experts:
+        raise values.error(f"a token cannot use {mixture.active} of {mixture.experts} experts")
     heads = owning[0].heads  # alike in every family
     sliding = [layer for layer in layers if layer.kind == "sliding"]
     recurrent = sum(layer.state_bytes for layer in layers)

@@ -37,7 +37,7 @@ def test_simulate_prints_one_object_with_the_promised_keys_and_stores_its_rows(t
 
 def test_simulate_in_words_answers_first(tmp_path):
     done = invoke("simulate", *LOAD, "--gpus", "1", store=tmp_path)
-    assert done.stdout.startswith("1 × L40S (1 replicas of smollm2-135m) serving samples under full keeps")
+    assert done.stdout.startswith("1 × L40S (1 replica of smollm2-135m) serving samples under full keeps")
     assert "estimated at 4 characters per token" in done.stdout
 
 

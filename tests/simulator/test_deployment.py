@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from kvmill.errors import UserError
-from kvmill.simulator.deployment import Deployment, fit_tp
+from kvmill.simulator.deployment import Deployment, fit_tp, sizes_of
 from kvmill.simulator.hardware import find_gpu
 from kvmill.simulator.models import find_geometry
 
@@ -37,6 +37,35 @@ def test_memory_is_as_vllm_reports_it(model, tp, dtype, weights, activation, lef
     ours = replace(place(model, tp=tp, dtype=dtype, max_sequences=1024), geometry=unnamed(model))
     assert "estimated" in ours.activation.source
     assert ours.cache_gib() == pytest.approx(left, abs=0.3), "by the rule, at the 1,024 sequences of those engines"
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        ("smollm2-135m", (1,)),
+        ("qwen3.5-27b", (1, 2, 4, 8)),
+        ("gemma-4-e4b", (1, 2, 4, 8)),
+        ("deepseek-v3", (1, 2, 4, 8)),
+    ],
+    ids=["9 and 3 heads", "24 and 4", "8 and 2: copied", "one latent row for all"],
+)
+def test_heads_are_split_evenly_or_not_at_all(model, sizes):
+    assert sizes_of(find_geometry(model)) == sizes
+    for tp in {1, 2, 4, 8} - set(sizes):
+        with pytest.raises(UserError, match=r"9 query heads and 3 KV heads of .* it runs on 1 GPU$"):
+            place(model, tp=tp)
+
+
+def test_sizes_that_cannot_be_are_not_chosen():
+    small = place("smollm2-135m", "l4", utilisation=0.1)
+    assert fit_tp(small, 10**6).tp == 1, "the largest that loads, though a session does not fit"
+    with pytest.raises(UserError, match="does not fit on 1 × l4"):
+        fit_tp(replace(small, activation_gib=30.0), 0)
+
+
+def test_what_fills_the_memory_is_said():
+    with pytest.raises(UserError, match=r"with 42,\d+\.\d GiB of activations on each; .* a smaller --token-budget"):
+        fit_tp(place("llama-3.1-8b", token_budget=10**9), 0)
 
 
 def test_a_pool_is_whole_blocks_of_what_is_left():

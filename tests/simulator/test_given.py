@@ -36,6 +36,8 @@ def test_what_is_not_given_stays_as_it_is(store):
         ({"max_model_len": 0}, "takes 1 to"),
         ({"router": "magic"}, "unknown router 'magic'"),
         ({"fail": 0.0}, "--fail"),
+        ({"seed": -1}, "--seed -1: a whole number from 0"),
+        ({"seed": 1 << 63}, "to 1,000,000,000,000,000"),
         ({"calibration": "nowhere.toml"}, "no such file"),
     ],
 )

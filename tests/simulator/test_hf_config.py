@@ -128,3 +128,36 @@ def test_the_list_of_models_has_a_row_for_each(tmp_path):
     assert set(rows) == set(CATALOGUE)
     assert rows["llama-3.1-8b"]["kv_bytes_per_token"] == 128 * 1024
     assert json.loads(json.dumps(list(rows.values())))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "\udcff", "{", "", '{"hidden_size": ' + "9" * 5000 + "}", "[1]"],
+    ids=["nested without end", "not UTF-8", "not closed", "empty", "a number without end", "no object"],
+)  # fmt: skip
+def test_a_file_that_is_no_json_object_is_one_line(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(UserError, match=r"cannot be read as JSON|not a JSON object"):
+        find_geometry(str(path))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (LLAMA | {"hidden_size": 4100, "head_dim": None}, "no multiple of its 32 attention heads"),
+        (LLAMA | {"hidden_size": 7, "head_dim": None}, "no multiple of its 32 attention heads"),
+        (CONFIGS["qwen3-30b-a3b"] | {"num_experts_per_tok": 200}, "cannot use 200 of 128 experts"),
+        (CONFIGS["deepseek-v3"] | {"num_experts_per_tok": 999}, "cannot use 999 of 256 experts"),
+    ],
+    ids=["odd heads", "heads of nothing", "more experts than there are", "more experts than there are, latent"],
+)
+def test_shapes_that_cannot_be_are_refused(tmp_path, config, said):
+    with pytest.raises(UserError, match=said):
+        find_geometry(str(written(tmp_path, config)))
+
+
+def test_a_name_that_a_file_gives_itself_fits_a_table(tmp_path):
+    found = find_geometry(str(written(tmp_path, LLAMA | {"_name_or_path": "a\nb\x1b[31m" + "c" * 500})))
+    assert found.name.startswith("a b [31mcc")
+    assert len(found.name) == 97
+    assert found.name.isprintable()

@@ -105,6 +105,14 @@ def test_the_share_that_was_never_served_is_of_all_that_came_and_saturates_by_it
     assert found.saturated
 
 
+def test_a_time_without_any_turn_is_said_to_be_without_load():
+    fleet, world = fleet_of(at_once(3))
+    fleet.env.run(until=0.5)
+    found = summarise(fleet, SLOS, world.cost, warm=0.0, end=0.5, tp=1, seed=0, wall_s=0.0)
+    assert found.binding_constraint == "no load: no turn comes in the time that is measured"
+    assert not found.meets(SLOS), "nothing was promised to anyone, and nothing was kept"
+
+
 def test_a_promise_is_compared_with_a_latency_that_occurred():
     (slo,) = parse_slo(["ttft_p95=2"])
     assert promised(np.arange(200.0), slo) == 190.0
