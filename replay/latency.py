@@ -5,7 +5,8 @@ else is prefilled. Per model call: TTFT = prefill of the tool response and of wh
 the assistant's header, whose last row yields the first token) + the compaction that the tool response triggered.
 
 The last generated token and the closing markup are fed untimed: a server joins them to the next prefill, where they
-are two tokens of a hundred; a pass of their own would cost as much as a decode step.
+are two tokens of a hundred; a pass of their own would cost as much as a decode step. What a trigger evicts at their end
+delays the next call.
 
 On a GPU the marks are events (`clock`), read when the pass is over: nothing waits for the device inside the loop.
 """
@@ -129,8 +130,7 @@ class Stopwatch:
                     continue
                 self._prefill(self.step.chunks(segment))
                 if segment.kind == "assistant":
-                    # An untimed call begins and ends here: nothing before this is waited for by a timed one.
-                    self.due = _Spans()
+                    self._ended()  # an untimed call
             self._close(turn)
             if (error := self.step.branches[0].error) is not None:
                 raise RuntimeError(error)
@@ -150,8 +150,12 @@ class Stopwatch:
             # What a trigger evicts inside the decode delays these tokens: it is part of the decode.
             spans.decode += self._fed(Chunk(segment, at, at + 1, self.step.logical))
         self._prefill(self.step.chunks(segment, max(first, last - 1), len(segment.ids)))
-        self.due = _Spans()
+        self._ended()
         return _Call(turn, spans, len(steps))
+
+    def _ended(self) -> None:
+        """A message is complete: of all before this the next call waits for the eviction at its last token alone."""
+        self.due = _Spans(compaction=self.due.compaction[-1:])
 
     def _prefill(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:

@@ -91,6 +91,27 @@ def test_timing_only_the_last_calls_gives_the_tail_of_timing_all(clock: Clock, p
     assert last == [replace(call, spread_s=0.0) for call in every[3:]]
 
 
+def test_no_eviction_goes_uncounted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not the one at the end of a message, where a threshold looks: the next call waits for it."""
+    million, look = 1e6, latency.Lockstep.look
+    looks: list[tuple[latency.Chunk, int]] = []
+
+    def slow_look(self: latency.Lockstep, chunk: latency.Chunk) -> None:
+        before = self.branches[0].counters.compactions
+        look(self, chunk)
+        looks.append((chunk, self.branches[0].counters.compactions - before))
+        clock.now += million * looks[-1][1]
+
+    monkeypatch.setattr(latency.Lockstep, "look", slow_look)
+    text = trajectory(turns=4, users=False)
+    text = replace(text, segments=text.segments[:-1])  # it ends with a message: nobody waits for the last look
+    watch = Stopwatch(Forward(tiny_model()), text, parse_policy("attention(keep=0.2)"), seed=0)
+    calls = watch.run(turns_of(text), 0)
+    assert any(n for at, n in looks[:-1] if at.segment.kind == "assistant" and at.end == len(at.segment.ids))
+    counted = sum((call.compaction_s + call.decode_s) // million for call in calls)
+    assert counted == sum(n for _, n in looks[:-1])
+
+
 def test_a_text_level_policy_prefills_the_cut_text_and_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     forward, text = Forward(tiny_model()), trajectory(turns=3, users=False)
     fed: list[int] = []
