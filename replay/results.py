@@ -20,7 +20,7 @@ from .last_answer import NOT_MEASURED as NOT_ANSWERED
 from .last_answer import answer_entries
 from .looks import KEY
 from .noninferior import detectable
-from .scored import no_op, scorers
+from .scored import NO_GUESSES, guesses, scorers
 from .statistics import FEW, Estimate, changes, estimates, holm, sign_flips
 from .sweep import plateaus
 from .too_weak import too_weak, without_accuracy
@@ -135,7 +135,7 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
     actions = action_entries(store, info.run_id, "policy", info.config.get("max_action_tokens"))
     status = {row["policy"]: row for row in _rows(store, _STATUS, info.run_id)}
     acted, answered = behaviour_entries(store, info.run_id), answer_entries(store, info.run_id)
-    idle = no_op(store, info.run_id)
+    guessed = guesses(store, info.run_id)
     speeds: dict[str, Row] = defaultdict(dict)
     for query in (_LATENCY, _TURN_TIME, _HELD):
         for row in _rows(store, query, info.run_id):
@@ -149,9 +149,9 @@ def summary(store: Store, run_id: str | None = None, by: str = "policy") -> dict
             | actions.get((None, policy), NOT_MEASURED)
             | acted.get((None, policy), NOT_ACTED)
             | answered.get((None, policy), NOT_ANSWERED)
+            | guessed.get(policy, NO_GUESSES)
             | {name: speeds[policy].get(name) for name in (*_SPEEDS, "turn_s", "kv_tokens_mean")}
             | {
-                "no_op_accuracy": idle.get(policy),
                 "latency_n": speeds[policy].get("latency_n", 0),
                 "n": quality["n"] or speeds[policy].get("latency_n", 0),
                 "status": {name: counts.get(name, 0) for name in ("ok", "failed", "skipped")},

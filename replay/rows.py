@@ -154,13 +154,15 @@ def quality_rows(
     shape = model.shape()
     reference = [record.quality for record in runs[0].turns]
     spelled = _tokens(tokens, model, runs[0])
+    chances = [1 / len(probe.candidates) for probe in trajectory.probes]
+    shared = {"cut_turns": cut_turns, "chance_accuracy": sum(chances) / len(chances) if chances else None}
     for number, run in enumerate(runs):
         key = identity.cell(run.policy, "quality")
         done = actions[number] if actions else [{} for _ in run.turns]
         if run.error is not None:
             rows["cells"] += failed_rows(identity, [run.policy], "quality", run.error)["cells"]
             continue
-        figures = {**_quality_cell(run, runs[0]), **cell_columns(done), "cut_turns": cut_turns}
+        figures = {**_quality_cell(run, runs[0]), **cell_columns(done), **shared}
         figures |= answers[number] if answers else {}
         if wrong := [name for name, x in figures.items() if isinstance(x, float) and not math.isfinite(x)]:
             why = f"{', '.join(wrong)} came out as NaN or infinite: the model's numbers overflow in {identity.dtype}"

@@ -29,10 +29,11 @@ _SCORERS = (
     "SELECT DISTINCT label_scorer FROM cells WHERE run_id = $1 AND measure = 'quality' AND status = 'ok' "
     "AND label_scorer IS NOT NULL ORDER BY 1"
 )
-_NO_OP = (
-    "SELECT policy, avg(no_op_accuracy) AS no_op_accuracy FROM cells WHERE run_id = $1 AND measure = 'quality' "
-    "AND status = 'ok' GROUP BY policy"
+_GUESSES = (
+    "SELECT policy, avg(no_op_accuracy) AS no_op_accuracy, avg(chance_accuracy) AS chance_accuracy FROM cells "
+    "WHERE run_id = $1 AND measure = 'quality' AND status = 'ok' GROUP BY policy"
 )
+NO_GUESSES = {"no_op_accuracy": None, "chance_accuracy": None}
 
 
 def scorers(store: Store, run_id: str) -> list[str]:
@@ -40,9 +41,13 @@ def scorers(store: Store, run_id: str) -> list[str]:
     return store.query(_SCORERS, [run_id])["label_scorer"].to_pylist()
 
 
-def no_op(store: Store, run_id: str) -> dict[str, float | None]:
-    """By policy: the accuracy of an agent that does nothing, on the same trajectories; None where it was not judged."""
-    return {row["policy"]: row["no_op_accuracy"] for row in store.query(_NO_OP, [run_id]).to_pylist()}
+def guesses(store: Store, run_id: str) -> dict[str, dict[str, float | None]]:
+    """By policy, what needs no cache, on the same trajectories; None where it was not judged, or by older versions.
+
+    `no_op_accuracy` is that of an agent that does nothing, `chance_accuracy` that of guessing among the candidates
+    (mean over trajectories).
+    """
+    return {row.pop("policy"): row for row in store.query(_GUESSES, [run_id]).to_pylist()}
 
 
 def is_recall(found: Sequence[str]) -> bool:
@@ -63,15 +68,23 @@ def probes_text(count: int, found: Sequence[str]) -> str:
 
 
 def legend(found: Mapping[str, Any]) -> list[str]:
-    """What the accuracy of these results is, and how an agent that does nothing fares."""
+    """What the accuracy of these results is, and how guessing and an agent that does nothing fare."""
     kinds = found["label_scorers"]
     lines = [_RECALL_LEGEND if is_recall(kinds) else _ANSWERS_LEGEND]
     if MADE in kinds and not is_recall(kinds):
         lines.append(_BOTH_LEGEND)
+    chance = _first(found, "chance_accuracy")
+    if chance is not None:
+        lines.append(f"guessing among the candidates is right on {chance:.1%} of these probes")
     return [*lines, *idle_text(found)]
 
 
 def idle_text(found: Mapping[str, Any]) -> list[str]:
     """How an agent that does nothing fares, where that was judged."""
-    idle = next((e["no_op_accuracy"] for e in found["policies"] if e.get("no_op_accuracy") is not None), None)
+    idle = _first(found, "no_op_accuracy")
     return [] if idle is None else [f"an agent that does nothing is right on {idle:.1%} of the same trajectories"]
+
+
+def _first(found: Mapping[str, Any], name: str) -> float | None:
+    """A figure that is the same for all policies of a run."""
+    return next((e[name] for e in found["policies"] if e.get(name) is not None), None)

@@ -115,6 +115,7 @@ _COLUMNS: dict[str, list[tuple[str, pa.DataType]]] = {
         ("probes", _i),
         ("answer_accuracy", _f),
         ("no_op_accuracy", _f),
+        ("chance_accuracy", _f),
         ("answer_ll", _f),
         ("answer_margin", _f),
         ("action_turns", _i),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from kvmill.replay import fanout
 from kvmill.replay import rows as cell_rows
 from kvmill.replay.engine import BranchRun
 from kvmill.replay.fanout import run_replay
+from kvmill.replay.machine import processor
 from kvmill.replay.policies.te_state import TokenEvictionState
 from kvmill.traces.store import Store
 from kvmill.traces.trajectory import Trajectory
@@ -54,6 +56,8 @@ def test_a_run_stores_every_cell_and_its_rows_agree(tmp_path: Path, model: str) 
         assert len(probes) == c["probes"] > 0
         assert math.isclose(sum(p["correct"] for p in probes) / len(probes), c["answer_accuracy"])
         assert {p["age_turns"] for p in probes} <= {0, 1, 2}
+        candidates = [len(p.candidates) for t in some(2) if t.id == c["trajectory_id"] for p in t.probes]
+        assert math.isclose(c["chance_accuracy"], sum(1 / n for n in candidates) / len(candidates))
         assert c["ttft_s"] is None
     full = [c for c in cells if c["policy"] == "full"]
     assert all((c["delta_nll"], c["kl"], c["top1_agreement"]) == (0, 0, 1) for c in full)
@@ -142,14 +146,21 @@ def test_a_run_is_not_resumed_on_trajectories_that_changed_under_their_ids(tmp_p
     assert run_replay(store=store, trajectories=[first, told], resume=run, **arguments) == run
 
 
-def test_a_run_of_one_type_of_workers_is_not_resumed_on_another(tmp_path: Path, model: str) -> None:
+def test_a_run_is_not_resumed_on_another_type_of_machine(tmp_path: Path, model: str) -> None:
+    """Neither in this process nor on workers: figures of two processors are not of one run."""
     store = Store.open(tmp_path)
     run = replay(store, model, count=1)
+    here = processor()
     settings = store.info(run).config
-    store.open_run(run).annotate(worker={"processor": "A"})
-    with pytest.raises(UserError, match=f"run {run} was begun on workers with A, and these have B"):
-        fanout._open(store, settings, {"executor": "ray", "worker": {"processor": "B"}}, 0, run)
-    assert fanout._open(store, settings, {"executor": "ray", "worker": {"processor": "A"}}, 0, run).id == run
+    assert settings["worker"] == {"processor": here}
+    assert replay(store, model, count=1, resume=run) == run
+    on = {"executor": "ray", "worker": {"processor": "Another"}}
+    with pytest.raises(UserError, match=f"run {run} was begun on {re.escape(here)}, and would go on on Another"):
+        fanout._open(store, settings, on, 0, run)
+    store.open_run(run).annotate(worker={"processor": "Another"})
+    with pytest.raises(UserError, match=f"run {run} was begun on Another, and would go on on {re.escape(here)}"):
+        replay(store, model, count=1, resume=run)
+    assert fanout._open(store, settings, on, 0, run).id == run
 
 
 def test_killed_in_the_middle_then_resumed_loses_and_doubles_nothing(tmp_path: Path, model: str) -> None:

@@ -73,6 +73,15 @@ def test_the_agent_that_does_nothing_is_reported_beside_every_policy(tmp_path: P
     assert "does nothing" not in summary_text(silent)
 
 
+def test_an_accuracy_is_shown_with_what_guessing_gives(tmp_path: Path) -> None:
+    found = summary(run_of(tmp_path, {}, chance_accuracy=0.25))
+    assert [entry["chance_accuracy"] for entry in found["policies"]] == [pytest.approx(0.25)] * 2
+    assert "guessing among the candidates is right on 25.0% of these probes" in summary_text(found)
+    older = summary(run_of(tmp_path / "other", {}))
+    assert older["policies"][0]["chance_accuracy"] is None
+    assert "guessing" not in summary_text(older)
+
+
 @pytest.mark.parametrize(("kind", "claimed"), [("recall", False), ("choice", True)])
 def test_a_recommendation_from_recall_claims_nothing_about_the_task(tmp_path: Path, kind: str, claimed: bool) -> None:
     store = Store.open(tmp_path)
