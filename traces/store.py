@@ -97,6 +97,8 @@ class Store:
         run_id = run_id or f"{kind}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         if not RUN_ID.fullmatch(run_id):
             raise UserError(f"run id {run_id!r}: use letters, digits, '.', '_' and '-'")
+        if seed.bit_length() > 63:  # of a manifest that cannot be read as a row, no run of the store can
+            raise UserError(f"seed {seed}: a store keeps whole numbers of 63 bits")
         home = self.storage.home(run_id)
         taken = f"run {run_id} exists already in {self}; resume it or choose another id"
         if home.exists():

@@ -84,7 +84,7 @@ def test_no_feasible_fleet_prints_the_answer_and_exits_4(tmp_path):
         (["--policy", "te(proxi=assistant)"], "unknown option 'proxi'"),
         (["--slo", "latency=2"], "metric_pQ=SECONDS"),
         (["--tp", "three"], "--tp 'three'"),
-        (["--seed", "-1"], "--seed -1: 0 or more"),
+        (["--seed", "-1"], "--seed -1: a whole number from 0"),
         (["--tp", "²"], "--tp '²'"),
         (["--slo", "ttft_p95=1e999"], "metric_pQ=SECONDS"),
         (["--scale-tokens", "inf"], "--scale-tokens: a factor above 0"),

@@ -313,3 +313,14 @@ print(json.dumps([asdict(entry) for entry in made]))
     assert store.compact() == 1
     with pytest.raises(UserError, match="unknown run"):
         store.write_segment("nope", {}, key="x")
+
+
+@pytest.mark.parametrize("seed", [1 << 63, -(1 << 63) - 1, 10**20])
+def test_a_seed_that_no_row_holds_is_refused_before_it_makes_every_other_run_unreadable(
+    tmp_path: Path, seed: int
+) -> None:
+    store = Store.open(tmp_path)
+    with pytest.raises(UserError, match="63 bits"):
+        store.begin("replay", {}, seed=seed)
+    store.begin("replay", {}, seed=(1 << 63) - 1).finish()
+    assert store.query("SELECT seed FROM runs").to_pylist() == [{"seed": (1 << 63) - 1}]
