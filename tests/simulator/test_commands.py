@@ -108,7 +108,7 @@ def test_what_the_user_can_fix_is_one_line_and_exit_2(tmp_path, args, reason):
 
 
 def test_gpus_must_fill_whole_replicas(tmp_path):
-    done = invoke("simulate", *LOAD, "--gpus", "3", "--tp", "2", store=tmp_path)
+    done = invoke("simulate", *LOAD, "--model", "qwen3-8b", "--gpus", "3", "--tp", "2", store=tmp_path)
     assert done.exit_code == 2
     assert "multiple of the tensor-parallel size 2" in done.stderr
 
