@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from . import __version__
-from .console import note
+from .console import lenient_streams, note
 from .dashboard.verbs import FOLDERS as ANSWERING
 from .errors import UserError, unknown
 
@@ -131,4 +131,5 @@ def build() -> typer.Typer:
 
 def main() -> None:
     """Entry point of `kvmill`. Unexpected exceptions print their traceback and exit 1."""
+    lenient_streams()
     build()(prog_name="kvmill")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import io
 import json
 import math
 import os
@@ -60,6 +61,19 @@ def note(message: str) -> None:
     """A line on stderr."""
     sys.stderr.write(printable(message) + "\n")
     sys.stderr.flush()
+
+
+def begun(message: str) -> None:
+    """A line on stderr about what takes long and has begun. Silent when `KVMILL_QUIET` is set, as `Progress` is."""
+    if not os.environ.get("KVMILL_QUIET"):
+        note(message)
+
+
+def lenient_streams() -> None:
+    """What the encoding of a terminal or a pipe lacks is spelled out (`\\u2264`) rather than an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def guarded(function: Callable[Params, Result]) -> Callable[Params, Result]:
@@ -152,6 +166,8 @@ class Progress:
         self.live = sys.stderr.isatty() and not self.for_programs
         if self.for_programs and not self.quiet:
             self._write_object("")
+        elif self.live and not self.quiet:
+            self._write_line("")
 
     def step(self, amount: int = 1, detail: str = "") -> None:
         """`amount` more is done."""
@@ -165,14 +181,18 @@ class Progress:
         if self.for_programs:
             self._write_object(detail)
             return
-        spent = now - self.started
+        self._write_line(detail)
+        if self.live and finished:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+
+    def _write_line(self, detail: str) -> None:
+        spent = time.monotonic() - self.started
         text = f"{self.label} {self.done}{f'/{self.total}' if self.total else ''} {self.unit}, {duration(spent)} spent"
-        if self.total and self.done:
+        if 0 < self.done < self.total:
             text += f", {duration(max(0.0, spent / self.done * (self.total - self.done)))} to go"
         text += f", {printable(detail)}" if detail else ""
         sys.stderr.write(f"\r\x1b[2K{text}" if self.live else text + "\n")
-        if self.live and finished:
-            sys.stderr.write("\n")
         sys.stderr.flush()
 
     def _write_object(self, detail: str) -> None:

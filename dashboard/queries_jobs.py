@@ -54,7 +54,7 @@ def share(progress: Mapping[str, Any] | None) -> float | None:
 
 
 def progress_text(progress: Mapping[str, Any] | None) -> str:
-    """`replay 3/12 cell groups, about 1m15s to go (estimated): registry-3 quality`, as far as it is known."""
+    """`replay 3/12 trajectories, about 1m15s to go (estimated): registry-3 quality`, as far as it is known."""
     if not progress:
         return ""
     total = f"/{progress['total']}" if progress.get("total") else ""

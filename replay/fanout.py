@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..console import Progress
+from ..console import Progress, begun
 from ..errors import UserError
 from ..traces.store import Run, Store
 from ..traces.trajectory import Trajectory
@@ -52,6 +52,8 @@ def run_replay(
     where = Executing(executor, workers, gpus_per_worker, ray_address)
     asked = Asked(trajectories=trajectories, model=model, policies=policies, **more)
     where.on_gpus(asked.device)  # refuses before a cluster is started
+    if progress:
+        begun(f"replay of {len(trajectories)} trajectories with {model}: loading the model")
     with where.session():
         team = _team(asked, where, store)
         try:
@@ -75,7 +77,8 @@ def _compute(run: Run, team: Executor, asked: Asked, progress: bool, until: Unti
     jobs, done = jobs_of(asked, team.settled.policies), run.keys()
     waiting = [job for job in jobs if job.key not in done]
     batches = until.batches(run, jobs) if until else [waiting]
-    bar = Progress("replay", 0 if until else len(jobs), "cell groups") if progress else None
+    unit = "trajectories" if asked.measure == "quality" else "measurements"
+    bar = Progress("replay", 0 if until else len(jobs), unit) if progress else None
     if bar and len(waiting) < len(jobs):
         bar.step(len(jobs) - len(waiting))
     try:
@@ -111,8 +114,8 @@ def _open(
     had, have = (one.get("worker", {}).get("processor") for one in (before, described))
     if None not in (had, have) and had != have:
         raise UserError(
-            f"run {resume} was begun on workers with {had}, and these have {have}: the cells of one run come from one "
-            "type of machine; resume it on such machines, or start a new run"
+            f"run {resume} was begun on {had}, and would go on on {have}: the cells of one run come from one type of "
+            "machine; resume it on such a machine, or start a new run"
         )
     run = store.resume(resume)
     if any(before.get(key) != value for key, value in described.items()):

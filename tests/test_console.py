@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 from dataclasses import dataclass
 from decimal import Decimal
@@ -170,3 +171,34 @@ def test_progress_for_programs_guesses_no_time_without_a_total(capsys, monkeypat
     console.Progress("ingest", 0, "MB").step(3)
     told = json.loads(capsys.readouterr().err.splitlines()[-1])["progress"]
     assert (told["done"], told["total"], told["eta_s"]) == (3, None, None)
+
+
+def test_on_a_terminal_progress_shows_at_once_and_ends_its_line_when_done(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.delenv("KVMILL_QUIET")
+    monkeypatch.setattr("sys.stderr", shown := Terminal())
+    progress = console.Progress("replay", 2, "trajectories")
+    assert shown.getvalue() == "\r\x1b[2Kreplay 0/2 trajectories, 0s spent"
+    progress.step()
+    assert ", 0s to go" in shown.getvalue()
+    progress.step()
+    assert shown.getvalue().endswith("replay 2/2 trajectories, 0s spent\n")
+
+
+def test_what_has_begun_is_said_unless_quiet(capsys, monkeypatch):
+    console.begun("loading")
+    assert capsys.readouterr().err == ""
+    monkeypatch.delenv("KVMILL_QUIET")
+    console.begun("loading")
+    assert capsys.readouterr().err == "loading\n"
+
+
+def test_an_encoding_without_a_sign_has_it_spelled_out(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    console.lenient_streams()
+    console.answer({}, False, lambda: "p95 TTFT \u2264 2 s")
+    assert raw.getvalue() == b"p95 TTFT \\u2264 2 s\n"

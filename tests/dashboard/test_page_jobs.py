@@ -63,10 +63,10 @@ def test_a_plan_links_to_its_own_answer(idle: Jobs, run: str, there: bool):
 
 def test_the_time_to_go_is_said_and_is_an_estimate(idle: Jobs):
     job = idle.submit("replay", [], by="ann")
-    progress = {"label": "replay", "done": 3, "total": 12, "unit": "cell groups", "detail": "registry-3", "eta_s": 75.0}
+    progress = {"label": "replay", "done": 3, "total": 12, "unit": "trajectories", "detail": "registry-3", "eta_s": 75}
     state(idle, job.id, progress=progress)
     told = queries_jobs.rows([replace(job, status=replace(job.status, state="running", progress=progress))])[0]
-    assert told["progress"] == "replay 3/12 cell groups, about 1m15s to go (estimated): registry-3"
+    assert told["progress"] == "replay 3/12 trajectories, about 1m15s to go (estimated): registry-3"
     assert queries_jobs.share(progress) == 0.25
     assert queries_jobs.share({**progress, "total": None}) is None
 

@@ -136,7 +136,7 @@ def test_an_interrupted_replay_is_gone_on_with(own_store: Path, idle: Jobs):
 
 def test_a_running_replay_is_watched_with_its_time_to_go(idle: Jobs):
     job = idle.submit("replay", [], by="ann")
-    progress = {"label": "replay", "done": 3, "total": 12, "unit": "cell groups", "detail": "registry-3", "eta_s": 75.0}
+    progress = {"label": "replay", "done": 3, "total": 12, "unit": "trajectories", "detail": "registry-3", "eta_s": 75}
     write(job.folder / STATUS, replace(Status("running", now(), started=now()), progress=progress))
     app = open_page("replay")
     assert ":blue-badge[running]" in words(app)
