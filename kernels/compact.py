@@ -122,6 +122,7 @@ def compact_blocks(
     stacks = as_layers(keys, 4), as_layers(values, 4)
     alike(keys=stacks[0], values=stacks[1])
     together(keys=stacks[0][0], table=table, index=index)
+    own_memory(keys=stacks[0], values=stacks[1])
     for name, x in (("table", table), ("index", index)):
         indices(name, x)
         shaped(name, x, None)

@@ -53,8 +53,14 @@ def alike(**stacks: list[Tensor]) -> None:
 
 
 def own_memory(**stacks: list[Tensor]) -> None:
-    """ValueError where rows of a layer share memory, as expanded ones do: they cannot be written one by one."""
+    """ValueError where a row would be written twice: rows that share memory, as expanded ones do, and a layer given
+    twice, as keys and as values or as two layers.
+    """
+    places: dict[int, str] = {}
     for name, stack in stacks.items():
         for layer, x in enumerate(stack):
+            label = f"{name}[{layer}]"
             if any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True)):
-                raise ValueError(f"{name}[{layer}] is expanded: rows move in place only in memory of their own")
+                raise ValueError(f"{label} is expanded: rows move in place only in memory of their own")
+            if x.numel() and places.setdefault(x.data_ptr(), label) != label:
+                raise ValueError(f"{label} is {places[x.data_ptr()]}: rows move in place only in memory of their own")

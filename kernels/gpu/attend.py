@@ -3,6 +3,7 @@
 What a decode step and the fits share. A program holds the rows of a KV head, up to 128, and streams a piece of its keys
 and values once; ragged heads are cut into pieces of their own length. Weights of half-precision values are multiplied
 as two halves, high and low, so that the sum is that of float32 weights: a step is bound by bytes, not by products.
+float16 ends at 6·10⁻⁸, a weight that many keys may have beside a sink: its weights are lifted by a power of two.
 """
 
 # Launch options are not among a kernel's arguments, and plain values become its constants.
@@ -17,9 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..checks import rows_contiguous
-from .blocks import LN2, LOG2E, arithmetic, lines, on_device, padded, pieces, products, rows_of, slots, within
+from .blocks import LN2, LOG2E, arithmetic, lines, on_device, padded, pieces, products, rows_of, slots, tileable, within
 
+LIFT = 15
+"""Powers of two by which weights beside float16 values are multiplied: the greatest, 1, stays below its 65,504."""
 STAGE_BYTES = 1 << 15
 """Keys and values of one step of the loop: three in flight, twice on a multiprocessor, cover the memory's latency."""
 MERGE_COLUMNS = 64
@@ -62,6 +64,7 @@ def _attend_kernel(
     WITH_TOPS: tl.constexpr,
     WITH_LOGITS: tl.constexpr,
     HALVES: tl.constexpr,
+    LIFTED: tl.constexpr,
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -106,7 +109,7 @@ def _attend_kernel(
         b_new = tl.maximum(b_top, tl.max(b_logit, 1))
         # A row that has seen no key yet keeps −inf, and −inf − −inf is not a number.
         b_from = tl.where(b_new == -float("inf"), 0.0, b_new)
-        b_exp = tl.exp2(b_logit - b_from[:, None])
+        b_exp = tl.exp2(b_logit - (b_from - LIFTED)[:, None])
         b_decay = tl.exp2(b_top - b_from)
         b_v = rows_of(values, start, end, stride_vn, value_columns, BLOCK_N, BLOCK_V, RAGGED_V, UPCAST)
         b_out *= b_decay[:, None]
@@ -122,7 +125,7 @@ def _attend_kernel(
     # Not `> 0`: a sum that is no number must be seen.
     m_some = b_sum != 0
     b_safe = tl.where(m_some, b_sum, 1.0)
-    b_total = tl.where(m_some, (b_top + tl.log2(b_safe)) * LN2, -float("inf"))
+    b_total = tl.where(m_some, (b_top - LIFTED + tl.log2(b_safe)) * LN2, -float("inf"))
     line = (p_s.to(tl.int64) * tl.num_programs(2) + p_h) * rows + o_r
     tl.store(totals + line, b_total, mask=m_r)
     if WITH_TOPS:
@@ -156,9 +159,10 @@ def _merge_kernel(
     m_v = o_v < value_columns
     b_logs = tl.load(totals + line + o_s * stride, mask=o_s < splits, other=-float("inf"))
     top = tl.max(b_logs, 0)
-    nothing = top == -float("inf")
-    start = tl.where(nothing, 0.0, top)
+    start = tl.where(top == -float("inf"), 0.0, top)
     mass = tl.sum(tl.exp(b_logs - start), 0)
+    # Not by the maximum, which passes over what is no number: a sum that is none must be seen.
+    nothing = mass == 0
     whole = start + tl.log(tl.where(nothing, 1.0, mass))
     if p_v == 0:
         tl.store(total + line, tl.where(nothing, -float("inf"), whole))
@@ -201,12 +205,11 @@ def attend(
     """Softmax attention of (H_kv, R, D) rows over (H_kv, n, D) keys and (H_kv, n, D_v) values, output in `dtype`.
 
     `lengths` (H_kv,) is how many leading keys a head has, `bias` (H_kv, n) is additive. ValueError for a scaling that
-    is not positive and for rows that are not contiguous.
+    is not positive and for rows that are not `tileable`.
     """
     if not scaling > 0:
         raise ValueError(f"scaling must be positive, not {scaling}")
-    for name, x in (("queries", queries), ("keys", keys), ("values", values)):
-        rows_contiguous(name, x)
+    tileable(queries=queries, keys=keys, values=values)
     bias = None if bias is None else lines(bias)
     heads, rows, dim = queries.shape
     count, value_dim = values.shape[1:]
@@ -219,6 +222,7 @@ def attend(
     tops = torch.empty_like(totals) if with_top else None
     logits = torch.empty(heads, rows, count, dtype=torch.float32, device=device) if with_logits else None
     options = arithmetic(keys)
+    halves = keys.dtype != torch.float32 and not options["UPCAST"]
     with on_device(keys):
         _attend_kernel[(splits, blocks, heads)](
             queries,
@@ -250,7 +254,8 @@ def attend(
             HAS_LENGTHS=lengths is not None,
             WITH_TOPS=with_top,
             WITH_LOGITS=with_logits,
-            HALVES=keys.dtype != torch.float32 and not options["UPCAST"],
+            HALVES=halves,
+            LIFTED=LIFT if halves and keys.dtype == torch.float16 else 0,
             num_warps=size.warps,
             num_stages=size.stages,
             **options,

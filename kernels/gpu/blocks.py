@@ -17,12 +17,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..checks import rows_contiguous
 from ..dispatch import interpreted
 
 LOG2E = tl.constexpr(math.log2(math.e))
 LN2 = tl.constexpr(math.log(2))
 SLACK = 1.1
 HOPPER_PROCESSORS = 132
+REACH = (1 << 24) - 1024
+"""How far apart the rows of a tile may lie, in numbers: the last of 128 is then within an offset of 32 bits."""
+MOST_HEADS = 65_535
+"""What CUDA allows a grid beyond its first dimension."""
 
 
 @triton.jit
@@ -145,6 +150,16 @@ def _fewest(programs: int, steps: int, room: int) -> int:
 def on_device(x: Tensor) -> AbstractContextManager[Any]:
     """Launches go to the current device: make it that of `x`."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def tileable(**tensors: Tensor) -> None:
+    """ValueError unless all are (heads, rows, D) as kernels can read them: contiguous rows, neither too far nor many."""
+    for name, x in tensors.items():
+        rows_contiguous(name, x)
+        if x.shape[1] > 1 and x.stride(1) > REACH:
+            raise ValueError(f"{name} has rows {x.stride(1)} numbers apart, and kernels reach {REACH}: copy it")
+        if x.shape[0] > MOST_HEADS:
+            raise ValueError(f"{name} has {x.shape[0]} heads, and kernels take {MOST_HEADS}: split the batch")
 
 
 def lines(x: Tensor) -> Tensor:

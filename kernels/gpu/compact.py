@@ -201,7 +201,7 @@ def compact_kv(
     keys: Stack, values: Stack, index: Tensor, *, lengths: Tensor | None = None, in_place: bool = False
 ) -> tuple[Stack, Stack]:
     """As the public form, for checked tensors: index (layers, H_kv, m) and lengths (layers, H_kv), of any strides."""
-    k, v = _place(keys, 3), _place(values, 3)
+    k, v = _places(keys, values, 3)
     layers, heads, keep = index.shape
     if in_place:
         _copy_forward(k, v, index, lengths, k.first.shape[1])
@@ -242,7 +242,7 @@ def compact_kv(
 
 def compact_blocks(keys: Stack, values: Stack, table: Tensor, rows: int, index: Tensor) -> None:
     """The copy of the public form, for checked tensors: (blocks, H_kv, block, D) per layer."""
-    k, v = _place(keys, 4), _place(values, 4)
+    k, v = _places(keys, values, 4)
     lists = index.expand(len(as_layers(keys, 4)), k.first.shape[1], -1)
     _copy_forward(k, v, lists, None, rows, table.contiguous())
 
@@ -258,6 +258,13 @@ class Place:
     step: int = 0
     offsets: Tensor | None = None
     aligned: int = 16
+
+
+def _places(keys: Stack, values: Stack, dims: int) -> tuple[Place, Place]:
+    """Of both, in one form: where either is a sequence of layers, the other is taken apart."""
+    if not (isinstance(keys, Tensor) and isinstance(values, Tensor)):
+        keys, values = as_layers(keys, dims), as_layers(values, dims)
+    return _place(keys, dims), _place(values, dims)
 
 
 def _place(stack: Stack, dims: int) -> Place:

@@ -48,10 +48,11 @@ def _shift_kernel(
     m_part = (o_s < splits)[:, None] & (o_r < rows)[None, :]
     b_part = tl.load(at, mask=m_part, other=-float("inf")).to(tl.float32)
     b_top = tl.max(b_part, 0)
-    m_none = b_top == -float("inf")
-    b_from = tl.where(m_none, 0.0, b_top)
-    b_sum = tl.where(m_none, 1.0, tl.sum(tl.exp2((b_part - b_from[None, :]) * LOG2E), 0))
-    b_shift = tl.where(m_none, float("inf"), b_from * LOG2E + tl.log2(b_sum)) * POWER
+    b_from = tl.where(b_top == -float("inf"), 0.0, b_top)
+    b_sum = tl.sum(tl.exp2((b_part - b_from[None, :]) * LOG2E), 0)
+    # Not by the maximum, which passes over what is no number: a sum that is none must be seen.
+    m_none = b_sum == 0
+    b_shift = tl.where(m_none, float("inf"), b_from * LOG2E + tl.log2(tl.where(m_none, 1.0, b_sum))) * POWER
     tl.store(shifts + p_h * tl.num_programs(0) * BLOCK_R + o_r, b_shift)
 
 
@@ -115,8 +116,9 @@ def _mass_kernel(
         b_bias = tl.load(bias + p_h * stride_bh + o_n, mask=m_n, other=0.0).to(tl.float32) * (LOG2E * POWER)
     b_held = o_n
     if HAS_POSITIONS:
-        b_held = tl.load(held_at + p_h * stride_ph + o_n, mask=m_n, other=0).to(tl.int32) + distance
+        b_held = tl.load(held_at + p_h * stride_ph + o_n, mask=m_n, other=0).to(tl.int64) + distance
     b_sum = tl.zeros([BLOCK_N], tl.float32)
+    b_none = tl.zeros([BLOCK_N], tl.int32)
     if MAX:
         b_sum += -float("inf")
     for start in range(begin, end, BLOCK_R):
@@ -135,16 +137,20 @@ def _mass_kernel(
             b_limits = within(tl.load(limits + o_r, mask=m_r, other=0), count)
             b_log = tl.where(o_n[:, None] < b_limits[None, :], b_log, -float("inf"))
         if HAS_POSITIONS:
-            b_asked = tl.load(asked_at + o_r, mask=m_r, other=0).to(tl.int32)
+            b_asked = tl.load(asked_at + o_r, mask=m_r, other=0).to(tl.int64)
             b_log = tl.where(b_asked[None, :] >= b_held[:, None], b_log, -float("inf"))
         if MAX:
             b_sum = tl.maximum(b_sum, tl.max(b_log, 1))
+            b_none = tl.maximum(b_none, tl.max((b_log != b_log).to(tl.int32), 1))
         else:
             b_weight = tl.exp2(b_log)
             if HAS_GAINS:
                 b_gain = tl.load(gains + p_h * stride_gh + o_r, mask=m_r, other=0.0).to(tl.float32)
                 b_weight *= b_gain[None, :]
             b_sum += tl.sum(b_weight, 1)
+    if MAX:
+        # A maximum passes over what is no number, which must be seen.
+        b_sum = tl.where(b_none != 0, float("nan"), b_sum)
     out = parts + (p_s.to(tl.int64) * tl.num_programs(2) + p_h) * count
     tl.store(out + o_n, b_sum, mask=m_n)
 

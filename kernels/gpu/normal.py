@@ -129,9 +129,9 @@ def _normal_kernel(
     o_i = first + tl.arange(0, BLOCK_M)
     out = sums + (p_s.to(tl.int64) * tl.num_programs(2) + p_h) * kept * width
     m_out = (o_i < kept)[:, None] & (o_j < width)[None, :]
-    tl.store(out + o_i[:, None] * width + o_j[None, :], b_sum, mask=m_out)
+    tl.store(out + o_i[:, None].to(tl.int64) * width + o_j[None, :], b_sum, mask=m_out)
     if GRAM and p_j < p_i:
-        tl.store(out + o_j[None, :] * width + o_i[:, None], b_sum, mask=m_out)
+        tl.store(out + o_j[None, :].to(tl.int64) * width + o_i[:, None], b_sum, mask=m_out)
 
 
 def normal_sums(

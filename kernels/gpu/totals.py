@@ -14,8 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..checks import rows_contiguous
-from .blocks import LN2, LOG2E, Tiles, arithmetic, lines, on_device, pieces, products, rows_of, slots, within
+from .blocks import LN2, LOG2E, Tiles, arithmetic, lines, on_device, pieces, products, rows_of, slots, tileable, within
 
 
 @triton.jit
@@ -147,7 +146,7 @@ def log_totals(
 ) -> Tensor:
     """`reference.log_totals`: (H_kv, R, D), (H_kv, n, D) → (H_kv, R) float32, −inf for a row that sees no key.
 
-    ValueError for a scaling that is not positive and for rows that are not contiguous.
+    ValueError for a scaling that is not positive and for rows that are not `tileable`.
     """
     parts = partial_totals(queries, keys, scaling, limits, bias)
     return parts[0] if len(parts) == 1 else parts.logsumexp(0)
@@ -191,8 +190,7 @@ def partial_totals(queries: Tensor, keys: Tensor, scaling: float, limits: Tensor
 
 
 def checked(queries: Tensor, keys: Tensor, scaling: float) -> None:
-    """ValueError for a scaling that is not positive and for rows that are not contiguous."""
+    """ValueError for a scaling that is not positive and for rows that are not `tileable`."""
     if not scaling > 0:
         raise ValueError(f"scaling must be positive, not {scaling}")
-    rows_contiguous("queries", queries)
-    rows_contiguous("keys", keys)
+    tileable(queries=queries, keys=keys)

@@ -116,6 +116,16 @@ def test_views_move_like_what_they_show(impl: Any, layout: str, device: torch.de
         assert torch.equal(compact.compact_kv(x, x.clone(), index[0], in_place=True, impl=impl)[0], want)
 
 
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_keys_may_come_as_a_list_and_values_as_one_tensor(impl: Any, device: torch.device) -> None:
+    keys, values, index = drawn((2, 2, 63, 16, 16, 20), torch.float32, device)
+    for given in ((list(keys), values), (keys, list(values))):
+        got = compact.compact_kv(*given, index, impl=impl)
+        assert [type(x) for x in got] == [type(x) for x in given]
+        assert torch.equal(torch.stack(list(got[0])), truth(keys, index))
+        assert torch.equal(torch.stack(list(got[1])), truth(values, index))
+
+
 @settings(max_examples=60)
 @given(st.integers(1, 40), st.integers(1, 7), st.data())
 def test_a_forward_copy_in_pieces_overwrites_nothing_that_is_needed(

@@ -80,6 +80,31 @@ def test_weights_of_half_precision_values_lose_nothing(device: torch.device, mon
     torch.testing.assert_close(got.out.double().view(out.shape), out, rtol=0, atol=1e-6)
 
 
+def test_many_faint_float16_weights_beside_a_sink_add_up(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """e⁻¹⁸ is less than half of what float16 can tell from 0, and 4,000 keys of that weight make the whole output."""
+    queries, keys = (torch.zeros(*shape, dtype=torch.float16, device=device) for shape in ((1, 1, 16), (1, 4001, 16)))
+    queries[..., 0], keys[:, 0, 0] = 1.0, 18.0
+    values = torch.ones_like(keys)
+    values[:, 0] = 0.0
+    arithmetic = attend.arithmetic
+    monkeypatch.setattr(attend, "arithmetic", lambda x: arithmetic(x) | {"UPCAST": False})
+    got = attend.attend(queries, keys, values, 1.0, dtype=torch.float32)
+    out, total, _ = truth(queries, keys, values, 1.0)
+    torch.testing.assert_close(got.out.double(), out, rtol=1e-4, atol=0)
+    torch.testing.assert_close(got.total.double(), total, rtol=1e-7, atol=0)
+
+
+def test_pieces_that_are_all_no_numbers_are_seen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three pieces fill a tile of four up with −inf, which a maximum prefers to what is no number."""
+    monkeypatch.setattr(attend, "pieces", lambda *_: 3)
+    queries, keys, values = drawn(device, torch.float32, (2, 1, 64), (2, 192, 64), (2, 192, 64))
+    keys[0, ::64] = torch.nan
+    out, total, read = decode.decode_attention(queries, keys, values, 0.3, activity=True)
+    for found in (out, total, read):
+        assert found[0].isnan().all()
+        assert not found[1].isnan().any()
+
+
 def test_activity_is_kept_logits_and_adds_up_to_the_rows(device: torch.device) -> None:
     queries, keys, values = drawn(device, torch.bfloat16, (20, 1, 64), (2, 300, 64), (2, 300, 32))
     _, _, read = decode.decode_attention(queries, keys, values, 0.125, activity=True)
@@ -93,3 +118,9 @@ def test_what_a_kernel_would_read_wrongly_is_refused(device: torch.device) -> No
         decode.decode_attention(one, one, one, 0.0)
     with pytest.raises(ValueError, match="values must be contiguous in its last dimension"):
         decode.decode_attention(one, one, one.transpose(1, 2), 1.0)
+    far = torch.empty(1, 2, 1 << 24, device="meta")[..., :16]
+    with pytest.raises(ValueError, match="queries has rows 16777216 numbers apart, and kernels reach 16776192"):
+        attend.attend(far, far, far, 1.0, dtype=torch.float32)
+    many = torch.empty(65_536, 1, 16, device="meta")
+    with pytest.raises(ValueError, match="queries has 65536 heads, and kernels take 65535"):
+        attend.attend(many, many, many, 1.0, dtype=torch.float32)

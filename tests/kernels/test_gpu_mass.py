@@ -83,6 +83,19 @@ def test_logits_of_hundreds_are_kept_in_float32(device: torch.device) -> None:
     torch.testing.assert_close(gpu.attention_mass(queries, keys, 0.125).double(), want, rtol=2e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("reduction", reference.REDUCTIONS)
+def test_pieces_that_are_all_no_numbers_are_seen(
+    reduction: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three pieces fill a tile of four up with −inf, which a maximum prefers to what is no number."""
+    monkeypatch.setattr(totals, "pieces", lambda *_: 3)
+    queries, keys = drawn(2, 5, 64, device=device), drawn(2, 192, 64, seed=1, device=device)
+    keys[0, ::64] = torch.nan
+    read = gpu.attention_mass(queries, keys, 0.3, reduction=reduction)
+    assert read[0].isnan().all()
+    assert not read[1].isnan().any()
+
+
 def test_what_a_kernel_would_read_wrongly_is_refused(device: torch.device) -> None:
     one = torch.ones(1, 16, 16, device=device)
     with pytest.raises(ValueError, match=r"scaling must be positive, not -1\.0"):

@@ -75,6 +75,18 @@ def test_limits_and_lengths_may_be_any_integers(impl: str, device: torch.device)
 
 
 @pytest.mark.parametrize("impl", FORMS)
+def test_positions_may_be_any_integers(impl: str, device: torch.device) -> None:
+    """Key 1 lies 2³³ + 5 before row 0, which 32 bits would take for 5, and is far enough from it."""
+    queries, keys, far = drawn(2, 3, 16), drawn(2, 3, 16), 2**33
+    positions = torch.tensor([far + 5, 7, far]), torch.tensor([0, 0, far])
+    for reduction in ("rms", "max"):
+        agree(
+            mass.attention_mass, impl, device, queries, keys, 0.3,
+            positions=positions, distance=6, reduction=reduction,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("impl", FORMS)
 def test_what_is_no_number_is_not_hidden(impl: str, device: torch.device) -> None:
     queries, keys, values = drawn(2, 6, 16), drawn(2, 40, 16), drawn(2, 40, 8)
     keys[0, 3] = torch.nan
@@ -83,7 +95,7 @@ def test_what_is_no_number_is_not_hidden(impl: str, device: torch.device) -> Non
     assert said[0][0].isnan().all()
     assert said[1][0].isnan().all()
     assert not said[0][1].isnan().any()
-    for reduction in ("rms", "mean", "sum"):
+    for reduction in ("rms", "mean", "sum", "max"):
         read = mass.attention_mass(queries.to(device), keys.to(device), 0.3, reduction=reduction, impl=impl)  # type: ignore[arg-type]
         assert read[0].isnan().all()
         assert not read[1].isnan().any()
@@ -130,6 +142,7 @@ def test_misuse_is_the_same_error_in_every_form(impl: Any, device: torch.device)
     queries, keys = drawn(2, 6, 16).to(device), drawn(2, 40, 16).to(device)
     shared, index = keys[:1].expand(2, -1, -1), torch.tensor([[1, 3]] * 2, device=device)
     six, many = torch.ones(6, device=device), torch.ones(40, dtype=LONG, device=device)
+    many2, paged = [keys.clone(), keys.clone()], keys.clone()[:, None]
     sums = {"reduction": "sum", "row_weights": six[:3], "impl": impl}
     calls: list[tuple[str, Callable[[], object]]] = [
         ("limits must be integers", lambda: mass.log_totals(queries, keys, 0.3, limits=six, impl=impl)),
@@ -143,6 +156,9 @@ def test_misuse_is_the_same_error_in_every_form(impl: Any, device: torch.device)
             lambda: decode.decode_attention(queries, keys, keys, 0.3, lengths=six[:2], impl=impl),
         ),
         ("is expanded", lambda: compact.compact_kv(shared, keys, index, in_place=True, impl=impl)),
+        (r"values\[0\] is keys\[0\]", lambda: compact.compact_kv(keys, keys, index, in_place=True, impl=impl)),
+        (r"keys\[1\] is keys\[0\]", lambda: compact.compact_kv([keys] * 2, many2, index, in_place=True, impl=impl)),
+        (r"values\[0\] is keys\[0\]", lambda: compact.compact_blocks(paged, paged, many[:1], 3, many[:1], impl=impl)),
         (r"a layer must be \(any, any, any\)", lambda: compact.compact_kv(keys[0], keys[0], index[0], impl=impl)),
         ("forced must be bool", lambda: topk.pool_topk(keys[..., 0], 5, many, impl=impl)),
         (r"forced must spread to \(2, 40\)", lambda: topk.pool_topk(keys[..., 0], 5, many[:7] > 0, impl=impl)),
