@@ -153,7 +153,7 @@ def on_device(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def tileable(**tensors: Tensor) -> None:
-    """ValueError unless all are (heads, rows, D) as kernels can read them: contiguous rows, neither too far nor many."""
+    """ValueError unless all are (heads, rows, D) as kernels read them: contiguous rows, not too far nor too many."""
     for name, x in tensors.items():
         rows_contiguous(name, x)
         if x.shape[1] > 1 and x.stride(1) > REACH:

@@ -141,7 +141,7 @@ def _mass_kernel(
             b_log = tl.where(b_asked[None, :] >= b_held[:, None], b_log, -float("inf"))
         if MAX:
             b_sum = tl.maximum(b_sum, tl.max(b_log, 1))
-            b_none = tl.maximum(b_none, tl.max((b_log != b_log).to(tl.int32), 1))
+            b_none = tl.maximum(b_none, tl.max((b_log != b_log).to(tl.int32), 1))  # noqa: PLR0124
         else:
             b_weight = tl.exp2(b_log)
             if HAS_GAINS:

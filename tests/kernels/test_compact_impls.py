@@ -119,9 +119,9 @@ def test_views_move_like_what_they_show(impl: Any, layout: str, device: torch.de
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 def test_keys_may_come_as_a_list_and_values_as_one_tensor(impl: Any, device: torch.device) -> None:
     keys, values, index = drawn((2, 2, 63, 16, 16, 20), torch.float32, device)
-    for given in ((list(keys), values), (keys, list(values))):
-        got = compact.compact_kv(*given, index, impl=impl)
-        assert [type(x) for x in got] == [type(x) for x in given]
+    for stacks in ((list(keys), values), (keys, list(values))):
+        got = compact.compact_kv(*stacks, index, impl=impl)
+        assert [type(x) for x in got] == [type(x) for x in stacks]
         assert torch.equal(torch.stack(list(got[0])), truth(keys, index))
         assert torch.equal(torch.stack(list(got[1])), truth(values, index))
 
