@@ -74,7 +74,11 @@ def _columns(given: str | None) -> dict[str, str] | None:
 
 
 def _ingested(report: IngestReport) -> str:
-    lines = [f"{report.accepted} accepted, {report.rejected} rejected, {report.duplicates} in the store already"]
+    logs = {file.log is not None for file in report.files if file.accepted or file.duplicates}
+    what = {(True,): "requests", (False,): "trajectories"}.get(tuple(logs), "records")
+    lines = [
+        f"{what}: {report.accepted} accepted, {report.rejected} rejected, {report.duplicates} in the store already"
+    ]
     if report.chained:
         lines.append(f"{report.chained} records of single calls are part of a longer one")
     lines += _counted(

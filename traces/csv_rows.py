@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any
@@ -13,17 +14,24 @@ from .items import MAX_RAW
 from .json_text import MAX_RECORD_BYTES
 from .reading import Bad, Record
 
+_EXCEL = re.compile(r"sep=.\s*\Z", re.IGNORECASE)
 _DELIMITERS = ",\t;|"
 
 
 def looks_like(text: str) -> bool:
     """Whether text begins with a header of two or more names, and no JSON follows it."""
-    begun = text.lstrip("\ufeff").lstrip("\r\n").splitlines()[:2]
+    lines = text.lstrip("\ufeff").splitlines()
+    begun = [line for line in lines if not _before_header(line)][:2]
     if not begun or begun[0].lstrip()[:1] in "[{" or (len(begun) > 1 and begun[1].lstrip()[:1] in ("{", "[")):
         return False
     names = _header(begun[0])
     different = len(set(names)) == len(names) or (len(begun) > 1 and len(_header(begun[1])) == len(names) > 2)
     return len(names) > 1 and different and not any(map(_number, names))
+
+
+def _before_header(line: str) -> bool:
+    """Whether a line may stand before the header: a comment, Excel's `sep=;`, or nothing."""
+    return not line.strip() or line.startswith("# ") or bool(_EXCEL.match(line))
 
 
 def _delimiter(line: str) -> str:
@@ -46,7 +54,7 @@ def _number(text: str) -> bool:
 def records(stream: BufferedReader[Any], where: str) -> Iterator[Record | Bad]:
     """The rows, each at the line it begins at. InputError for a header with the same name twice."""
     lines = _Lines(io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline=""))
-    first = next((line for line in lines if line.strip()), "")
+    first = next((line for line in lines if not _before_header(line)), "")
     names = _header(first.rstrip("\r\n"))
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

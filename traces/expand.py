@@ -39,6 +39,8 @@ def expand(paths: Sequence[str | Path]) -> Inputs:
     """
     found = Inputs()
     for given in paths:
+        if not str(given).strip():
+            raise UserError("an empty path; the folder here is `.`")
         files = list(_files(given, found))
         if not files:
             folder = not is_uri(str(given)) and Path(given).expanduser().is_dir()

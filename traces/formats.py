@@ -54,6 +54,8 @@ def _seen(records: Sequence[Any]) -> str:
     if not records:
         return "no JSON"
     first = records[0]
+    if isinstance(first, dict) and set(first) == {"member", "value"}:
+        return f"{first['member']} in a zip archive, of which only Inspect's logs are read; unpack it first"
     if isinstance(first, dict):
         keys = ", ".join(str(key)[:40] for key in list(first)[:6]) + (", …" if len(first) > 6 else "")
         return f"an object with the keys {keys}" if first else "an empty object"

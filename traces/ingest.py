@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..console import Progress
+from ..console import Progress, printable
 from ..errors import InputError, UserError
 from . import finished, formats, samples
 from .expand import Inputs, expand
@@ -89,13 +89,18 @@ class _Bytes:
         self._before += place.size or 0
         self._show(self._before, place.name)
         if last and self._progress.total > self._progress.done:
-            self._progress.step(self._progress.total - self._progress.done, place.name)
+            self._progress.step(self._progress.total - self._progress.done, _on_one_line(place.name))
 
     def _show(self, bytes_: int, name: str) -> None:
         megabytes = int(bytes_ / 1e6)
         if megabytes > self._shown:
-            self._progress.step(megabytes - self._shown, name)
+            self._progress.step(megabytes - self._shown, _on_one_line(name))
             self._shown = megabytes
+
+
+def _on_one_line(name: str) -> str:
+    """A file's name for a line that is written over and over: it may hold any character but a slash."""
+    return printable(name.replace("\n", "\\n"))
 
 
 def ingest(

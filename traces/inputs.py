@@ -72,7 +72,11 @@ class Records:
             file.seek(0)
             # Both are read from their end.
             kind = zip_members if start[:4] == _ZIP else parquet_rows
-            yield from kind.records(BufferedReader(cast(Any, file), _BUFFER), where)
+            found = None
+            for found in kind.records(BufferedReader(cast(Any, file), _BUFFER), where):
+                yield found
+            if found is None:
+                raise InputError(f"{where} is {_OTHER[start[:4]]} without a record")
             return
         packed = packing(start)
         if packed is not None:

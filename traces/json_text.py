@@ -6,9 +6,11 @@ Whatever is wrong with one record becomes a `Bad` with its place and a reason; o
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BufferedReader
 from typing import Any
 
@@ -21,6 +23,8 @@ MAX_VALUES = 4_000_000  # of one record: parsed, each takes about a hundred byte
 _FEW = 1 << 22  # bytes that cannot hold too many values
 _CHUNK = 1 << 20
 _BLANK = " \t\r\n"
+_CLOSED = '}]"'  # a value that ends so goes on nowhere; a number may
+_AFTER_IT = "Extra data"  # what the parser says of a value that something follows
 _STRING = re.compile(b'"[^"]*"')
 _NOT_MARKS = bytes(set(range(256)) - set(b'",[{'))
 
@@ -38,7 +42,10 @@ def records(stream: BufferedReader[Any]) -> Iterator[Record | Bad]:
             if whole is not None:
                 yield from whole
                 return
-        yield _too_long(lines, data) if lines.cut else record(lines.place, data)
+        if lines.cut:
+            yield _too_long(lines, data)
+        else:
+            yield from _line(lines.place, data)
 
 
 class _Lines:
@@ -76,6 +83,21 @@ def _too_long(lines: _Lines, data: bytes) -> Bad:
     size = len(data) + lines.skip()
     reason = f"the line is {size / 1e6:,.0f} MB long: more than {MAX_RECORD_BYTES >> 20} MiB"
     return Bad(lines.place, reason, excerpt(data))
+
+
+def _line(place: int, data: bytes) -> Iterator[Record | Bad]:
+    """The record of one line, or the records, where objects stand one after the other."""
+    found = record(place, data)
+    if isinstance(found, Bad) and _AFTER_IT in found.reason:
+        several: list[Record] = []
+        for each, _ in _elements(_Text(data, BufferedReader(io.BytesIO())), in_list=False):
+            if not (isinstance(each, Record) and isinstance(each.value, dict)):
+                break
+            several.append(replace(each, place=place))
+        else:
+            yield from several
+            return
+    yield found
 
 
 def record(place: int, data: bytes) -> Record | Bad:
@@ -124,13 +146,29 @@ class _Text:
 
     def __init__(self, first: bytes, stream: BufferedReader[Any]) -> None:
         self._first, self._stream = first, stream
+        self._damage: ValueError | None = None
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         self._text, self._at, self.ended = "", 0, False
 
     def _grow(self) -> None:
-        data = self._first or self._stream.read(max(_CHUNK, len(self._text) - self._at))
+        data = self._first or self._more(max(_CHUNK, len(self._text) - self._at))
         self._first, self.ended = b"", not data
         self._text, self._at = self._text[self._at :] + self._decode(data, not data), 0
+
+    def _more(self, size: int) -> bytes:
+        """As many bytes, or what is left, or what stands before damage: the values in it are read first."""
+        if self._damage is not None:
+            raise self._damage
+        parts: list[bytes] = []
+        try:
+            while size > 0 and (part := self._stream.read1(size)):
+                parts.append(part)
+                size -= len(part)
+        except ValueError as error:
+            if not parts:
+                raise
+            self._damage = error
+        return b"".join(parts)
 
     def peek(self, skip: str) -> str:
         """The next character that is not in `skip`, or nothing at the end."""
@@ -158,7 +196,7 @@ class _Text:
                     raise
                 self._bounded()
             else:
-                if end < len(self._text) or self.ended:
+                if end < len(self._text) or self.ended or self._text[end - 1] in _CLOSED:
                     text, self._at = self._text[self._at : end], end
                     return value, text
             self._grow()
@@ -182,7 +220,7 @@ def _elements(text: _Text, in_list: bool) -> Iterator[tuple[Record | Bad, int]]:
         if in_list:
             text.peek(_BLANK)
             text.step()
-        while (mark := text.peek(_BLANK + "," if in_list else _BLANK)) and not (in_list and mark == "]"):
+        while (mark := text.peek(_BLANK + ",")) and not (in_list and mark == "]"):
             value, written = text.value()
             yield _checked(place, value, written), len(written)
             place += 1

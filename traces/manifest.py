@@ -13,7 +13,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ NAME = "manifest.json"
 STATES = ("running", "complete", "incomplete")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # never a path: whoever may write to a store says these names
+_MANY_FILES = 200
 _PACKAGES = ("kvmill", "duckdb", "jinja2", "numpy", "pyarrow", "scipy", "simpy", "torch", "transformers")
 
 
@@ -108,8 +109,11 @@ def _damaged(where: str, error: Exception) -> UserError:
 
 
 def encode(info: RunInfo) -> bytes:
-    """The bytes of a manifest."""
-    return json.dumps(asdict(info), indent=1, allow_nan=False).encode()
+    """The bytes of a manifest: a line for each value, but of a large run, which writes it very often, as few as can be."""
+    values = {f.name: getattr(info, f.name) for f in fields(info)}
+    values["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in info.files]
+    layout: dict[str, Any] = {"indent": 1} if len(info.files) < _MANY_FILES else {"separators": (",", ":")}
+    return json.dumps(values, allow_nan=False, **layout).encode()
 
 
 def write(folder: Path, info: RunInfo) -> None:

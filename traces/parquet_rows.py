@@ -21,7 +21,7 @@ _MAX_CHUNK_BYTES = 256 << 20  # of one column of one row group, of which pages a
 
 
 def records(file: BinaryIO, where: str) -> Iterator[Record | Bad]:
-    """The rows, numbered from 1. Times become ISO text, NaN null, decimals numbers; bytes are refused.
+    """The rows, numbered from 1. Times become ISO text, NaN null, decimals numbers; bytes that are no text are refused.
 
     InputError if it is no Parquet file that can be read.
     """
@@ -34,7 +34,7 @@ def records(file: BinaryIO, where: str) -> Iterator[Record | Bad]:
         if len(targets) < len(schema):
             raise InputError(f"{where}: two columns have the same name")
         for batch in parquet.iter_batches(batch_size=_rows(parquet.metadata, schema), use_threads=False):
-            columns = [_plain(batch.column(name), target) for name, target in targets.items()]
+            columns = [_plain(batch.column(name), target, name, where) for name, target in targets.items()]
             table = pa.Table.from_arrays(columns, names=list(targets))
             for row in table.to_pylist(maps_as_pydicts="lossy"):
                 place += 1
@@ -85,6 +85,8 @@ def _json_type(kind: pa.DataType, name: str, where: str) -> pa.DataType:
         return pa.large_list(_json_type(kind.value_type, name, where))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.large_string()
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):  # writers that do not mark text as such
+        return pa.large_string()
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return kind
     if pa.types.is_floating(kind):
@@ -92,8 +94,13 @@ def _json_type(kind: pa.DataType, name: str, where: str) -> pa.DataType:
     raise InputError(f"{where}: column {name!r} holds {kind}, which is no text, number or list of them")
 
 
-def _plain(column: pa.Array, target: pa.DataType) -> pa.Array:
-    out = column if column.type == target else column.cast(target)
+def _plain(column: pa.Array, target: pa.DataType, name: str, where: str) -> pa.Array:
+    try:
+        out = column if column.type == target else column.cast(target)
+    except pa.ArrowInvalid as error:
+        if "UTF8" not in str(error):
+            raise
+        raise InputError(f"{where}: column {name!r} holds bytes that are no text; leave it out") from None
     if pa.types.is_timestamp(column.type):
         return pc.call_function("replace_substring", [out], pc.ReplaceSubstringOptions(" ", "T", max_replacements=1))
     if pa.types.is_float64(target):

@@ -28,14 +28,26 @@ class Ahead(io.RawIOBase):
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
         self._ahead = b""
+        self._damage: Damaged | None = None
         self.taken = 0
 
     def look(self, count: int) -> bytes:
-        """The next `count` bytes, or what is left; they stay to be read."""
-        while len(self._ahead) < count and (more := self._read(count - len(self._ahead))):
-            self.taken += len(more)
-            self._ahead += more
+        """The next `count` bytes, or what is left, or what stands before damage; they stay to be read."""
+        try:
+            while len(self._ahead) < count and (more := self._below(count - len(self._ahead))):
+                self._ahead += more
+        except Damaged as error:
+            if not self._ahead:
+                raise
+            self._damage = error  # for whoever reads as far
         return self._ahead[:count]
+
+    def _below(self, count: int) -> bytes:
+        if self._damage is not None:
+            raise self._damage
+        data = self._read(count)
+        self.taken += len(data)
+        return data
 
     def readable(self) -> bool:
         """Always."""
@@ -46,8 +58,7 @@ class Ahead(io.RawIOBase):
         if self._ahead:
             data, self._ahead = self._ahead[: len(buffer)], self._ahead[len(buffer) :]
         else:
-            data = self._read(len(buffer))
-            self.taken += len(data)
+            data = self._below(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 

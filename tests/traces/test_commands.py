@@ -37,7 +37,7 @@ def test_ingest_answers_with_the_fixed_keys_and_lists_what_it_stored(path: Path)
     assert (answer["accepted"], answer["rejected"], answer["duplicates"]) == (1, 1, 0)
     assert {"reject_file", "losses", "redacted"} <= set(answer)
     assert Path(answer["reject_file"]).is_file()
-    assert run("ingest", path).startswith("0 accepted, 1 rejected, 1 in the store already\n")
+    assert run("ingest", path).startswith("trajectories: 0 accepted, 1 rejected, 1 in the store already\n")
     listed = json.loads(run("list", "--json"))
     assert listed["total"] == 1
     shown = json.loads(run("show", listed["trajectories"][0]["id"], "--json"))
@@ -131,7 +131,7 @@ def test_columns_are_passed_on_and_what_is_wrong_with_them_is_said(tmp_path: Pat
     table.write_text("when,in,out\n0.5,10,2\n1.5,20,4\n")
     good = "arrival_s=when,input_tokens=in,output_tokens=out"
     shown = run("ingest", table, "--columns", good)
-    assert shown.startswith("2 accepted, 0 rejected")
+    assert shown.startswith("requests: 2 accepted, 0 rejected")
     assert "2 requests in 1.0 s, 1 per s" in shown
     assert json.loads(run("check", table, "--columns", good, "--json"))["files"][0]["log"]["requests"] == 2
     for wrong, words in (("when", "'when' is not FIELD=COLUMN"), ("arrival=when", "unknown field 'arrival'")):

@@ -31,7 +31,7 @@ CORPUS: dict[str, bytes] = {
     "a lone surrogate as bytes": b'{"a": "\xed\xa0\x80"}',
     "NUL bytes": b"\0" * 1000,
     "a cut line": b'{"messages": [{"role": "user", "cont',
-    "two lines in one": b'{"a": 1}{"b": 2}',
+    "a line and a half in one": b'{"a": 1}{"b": ',
     "Python's own spelling": b"{'a': None}",
     "a number of 10^5 digits": b'{"a": ' + b"9" * 100_000 + b"}",
     "a float of 10^5 digits": b'{"a": 0.' + b"9" * 100_000 + b"e-5}",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvmill.errors import InputError
+from kvmill.errors import InputError, UserError
 from kvmill.traces import files, writing
 from kvmill.traces import ingest as ingesting
 from kvmill.traces.beside import LocalSource
@@ -170,3 +170,9 @@ def test_an_interrupted_ingest_keeps_what_it_has_and_the_next_one_goes_on(store:
     report = ingest(store, [tmp_path / "whole"], redact=False)
     assert (report.accepted, report.duplicates) == (2500 - kept, kept)
     assert len(select(store, "last")) == 2500
+
+
+@pytest.mark.parametrize("path", ["", "  "])
+def test_an_empty_path_is_no_folder(tmp_path: Path, path: str) -> None:
+    with pytest.raises(UserError, match="an empty path"):
+        ingest(Store(tmp_path), [path])

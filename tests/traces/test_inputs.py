@@ -6,6 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -38,6 +40,8 @@ LAYOUTS = {
     "list over many lines": json.dumps(ROWS, indent=2, ensure_ascii=False),
     "list, a record a line": "[\n" + ",\n".join(map(json.dumps, ROWS)) + "\n]\n",
     "list with a BOM": "\ufeff" + json.dumps(ROWS, indent=1),
+    "documents one after the other": "".join(map(json.dumps, ROWS)),
+    "documents with commas between": ",\n".join(map(json.dumps, ROWS)) + ",\n",
     "documents over many lines": "\n".join(json.dumps(row, indent=2) for row in ROWS),
 }
 
@@ -126,6 +130,36 @@ def test_a_cut_gzip_file_gives_what_can_be_unpacked(tmp_path: Path) -> None:
     assert len(found) > 1000
     assert isinstance(found[-1], Bad)
     assert "damaged gzip data" in found[-1].reason
+
+
+@pytest.mark.parametrize("layout", ["lines", "list over many lines", "documents over many lines"])
+@pytest.mark.parametrize("junk", [b"no gzip", gzip.compress(b" \n" * 99)[:-5]])
+def test_what_stands_before_damage_is_read_however_short_it_is(tmp_path: Path, layout: str, junk: bytes) -> None:
+    found = read(tmp_path, gzip.compress(LAYOUTS[layout].encode()) + junk)
+    assert [r.value for r in found[: len(ROWS)] if isinstance(r, Record)] == ROWS
+    assert isinstance(found[-1], Bad)
+    assert "damaged gzip data" in found[-1].reason
+
+
+def test_a_table_without_a_row_is_said_to_be_so(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"messages": pa.array([], pa.string())}), path)
+    with pytest.raises(InputError, match="a Parquet file without a record"):
+        list(records(path))
+
+
+@pytest.mark.parametrize("before", ["# exported on Monday\n# by nobody\n", "sep=;\r\n", "\n\n"])
+def test_what_stands_before_a_header_is_passed_over(tmp_path: Path, before: str) -> None:
+    assert values(read(tmp_path, f"{before}a;b\n1;2\n")) == [{"a": "1", "b": "2"}]
+
+
+def test_text_of_a_table_that_is_not_marked_as_text_is_read_and_bytes_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"a": pa.array(["zwei ü".encode()], pa.binary())}), path)
+    assert values(list(records(path))) == [{"a": "zwei ü"}]
+    pq.write_table(pa.table({"a": pa.array([b"\xff\xfe"], pa.binary())}), path)
+    with pytest.raises(InputError, match="column 'a' holds bytes that are no text; leave it out"):
+        list(records(path))
 
 
 def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

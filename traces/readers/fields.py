@@ -13,6 +13,8 @@ from ..reading import Reject
 
 MOST_TOKENS = 2**40
 MOST_HASH = 2**64 - 1
+_SEPARATED = re.compile(r"\d{1,3}(?:[.,'’ \u00a0\u202f]\d{3})+\Z")
+_ZONE = re.compile(r"\s*(?:[+-]00:?00\s+)?(?:UTC|GMT)\Z")
 _FRACTION = re.compile(r"[.,](\d+)")
 
 
@@ -44,7 +46,10 @@ def whole(value: Any) -> int | None:
 
 def tokens(row: Mapping[str, Any], name: str) -> int:
     """A number of tokens."""
-    count = whole(row.get(name))
+    value = row.get(name)
+    if isinstance(value, str) and _SEPARATED.match(value.strip()):  # 2.000 is two or two thousand
+        raise Reject(f"{name} is {_shown(value)}: write numbers without separators")
+    count = whole(value)
     if count is None or count > MOST_TOKENS:
         raise Reject(f"{name} is {_shown(row.get(name))}, not a number of tokens")
     return count
@@ -65,7 +70,7 @@ def clock(row: Mapping[str, Any], name: str) -> tuple[int, int]:
     """A calendar time as whole seconds since 1970 and nanoseconds: logs have more digits than a float holds."""
     value = row.get(name)
     if isinstance(value, str):
-        text = value.strip()
+        text = _ZONE.sub("+00:00", value.strip())
         digits = _FRACTION.search(text)
         fraction = digits.group(1)[:9].ljust(9, "0") if digits else "0"
         try:
@@ -74,7 +79,7 @@ def clock(row: Mapping[str, Any], name: str) -> tuple[int, int]:
             return math.floor(time.timestamp()), int(fraction)
         except (ValueError, OverflowError):
             pass
-    raise Reject(f"{name} is {_shown(value)}, not a date and time")
+    raise Reject(f"{name} is {_shown(value)}, not a date and time as 2025-03-01T10:00:00Z")
 
 
 def hashes(value: Any, name: str) -> tuple[int, ...] | None:

@@ -89,7 +89,7 @@ class _Rows:
     def _time(self, row: Mapping[str, Any]) -> float:
         column = self._columns[self._arrival]
         cell = row[column]
-        if not (isinstance(cell, str) and "-" in cell[1:] and ":" in cell):
+        if not (isinstance(cell, str) and ":" in cell):
             return seconds(row, column, _per_second(self._arrival))
         second, nanosecond = clock(row, column)
         if self._zero is None:

@@ -51,3 +51,14 @@ def test_times_have_a_unit() -> None:
     for value in (-1, math.inf, "1e999", None, True, 2**70):
         with pytest.raises(Reject, match="not a time in ms"):
             fields.seconds({"t": value}, "t", 1000)
+
+
+@pytest.mark.parametrize("value", ["1,234", "2.000", "12'345", "1 000", "1.234.567"])
+def test_a_number_with_separators_is_not_guessed(value: str) -> None:
+    with pytest.raises(Reject, match="write numbers without separators"):
+        fields.tokens({"n": value}, "n")
+
+
+@pytest.mark.parametrize("zone", ["Z", "+00:00", " UTC", " +0000 UTC", " GMT"])
+def test_every_way_to_write_universal_time_is_the_same(zone: str) -> None:
+    assert fields.clock({"at": f"1970-01-01 00:01:00.250000001{zone}"}, "at") == (60, 250_000_001)
