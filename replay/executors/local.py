@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from ...traces.store import Run
 from ..asked import Asked, Settled, settle
 from ..cells import Cells, Job
+from ..machine import processor
 
 Tell = Callable[[str], None]
 
@@ -34,8 +35,11 @@ class Local:
     """Computes in this process."""
 
     def __init__(self, asked: Asked) -> None:
-        self.described: Mapping[str, Any] = {"executor": "local"}
         loaded = asked.load()
+        self.described: Mapping[str, Any] = {
+            "executor": "local",
+            "worker": {"processor": processor(gpu=loaded.device.type == "cuda")},
+        }
         self.settled = settle(asked, loaded)
         self._cells = Cells(asked, self.settled, loaded)
 
