@@ -70,7 +70,9 @@ def plan(
     deployment = deploy(workload, geometry, gpu, tp, **deployment_fields)
     known = {text: (profiles or {}).get(text) or PolicyProfile(text) for text in texts}
     scenarios = [one.compiled() for one in scenarios_of(workload, deployment, slo, known, turns, fleet)]
-    most = max(1, max_gpus // deployment.tp)
+    if max_gpus < deployment.tp:
+        raise UserError(f"--max-gpus {max_gpus}: one replica of {geometry.name} takes {deployment.tp} (--tp)")
+    most = max_gpus // deployment.tp
     seeds = [seed * 1000 + r for r in range(replications)]
     with Bench(scenarios, workers, tick, executing) as bench:
         sides = [bracket(bench, Variant(i), seeds, most) for i in range(len(scenarios))]

@@ -225,3 +225,8 @@ def test_tensor_parallel_size_is_the_smallest_that_holds_the_longest_session(lon
     assert deploy(long, QWEN, H200, 4).tp == 4
     with pytest.raises(UserError, match="does not fit on 1 × l40s"):
         deploy(long, QWEN, find_gpu("l40s"), 1)
+
+
+def test_no_answer_is_larger_than_the_largest_fleet_asked_about():
+    with pytest.raises(UserError, match=r"--max-gpus 1: one replica of llama-3\.1-8b takes 2"):
+        small(tp=2, max_gpus=1)
