@@ -33,8 +33,8 @@ def parts(toy: bool) -> dict[str, tuple[float, bool]]:
     Verification is mostly Triton's compiler at work: a part for each operation and dtype keeps all cores busy.
     """
     if toy:
-        found = {f"verify {' '.join(MODULES)}": (60.0, True), "roofline": (30.0, False)}
-        return found | {f"time {' '.join(BUILD)}": (60.0, False), "turn": (30.0, False), "replay": (60.0, True)}
+        found = {f"verify {' '.join(MODULES)}": (120.0, True), "roofline": (30.0, False)}
+        return found | {f"time {' '.join(BUILD)}": (90.0, False), "turn": (30.0, False), "replay": (120.0, True)}
     checks = {f"verify {op} {_name(dtype)}": (90.0, True) for op in MODULES for dtype in DTYPES}
     rest = [op for op in BUILD if op not in TIMED_ALONE]
     timed = {f"time {op}": (seconds, False) for op, seconds in TIMED_ALONE.items()}
