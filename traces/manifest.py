@@ -109,7 +109,7 @@ def _damaged(where: str, error: Exception) -> UserError:
 
 
 def encode(info: RunInfo) -> bytes:
-    """The bytes of a manifest: a line for each value, but of a large run, which writes it very often, as few as can be."""
+    """The bytes of a manifest: a line for each value; of a large run, which writes it very often, as few as can be."""
     values = {f.name: getattr(info, f.name) for f in fields(info)}
     values["files"] = [{name: getattr(entry, name) for name in FileEntry.__slots__} for entry in info.files]
     layout: dict[str, Any] = {"indent": 1} if len(info.files) < _MANY_FILES else {"separators": (",", ":")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import secrets
 from dataclasses import dataclass
@@ -10,6 +11,9 @@ from pathlib import Path
 from ...errors import UserError
 from ...traces.places import is_uri
 from ...traces.store import Store
+
+_PREFIX = ".reach-"
+_STALE_S = 24 * 3600.0  # without a finished job: its driver was killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +25,34 @@ class Reach:
 
     @classmethod
     def opened(cls, store: Store) -> Reach:
-        """Leave a token. UserError where the store cannot be written."""
+        """Leave a token, and take away those of killed drivers. UserError where the store cannot be written."""
         found = cls(store.where, secrets.token_hex(8))
         if is_uri(found.place):  # it is the same one from everywhere
             return found
         try:
             found._file.parent.mkdir(parents=True, exist_ok=True)
             found._file.touch()
+            found._sweep()
         except OSError as error:
             raise UserError(f"store {store} cannot be written ({error.strerror}); give a folder with --store") from None
         return found
 
     @property
     def _file(self) -> Path:
-        return Path(self.place) / f".reach-{self.token}"
+        return Path(self.place) / f"{_PREFIX}{self.token}"
+
+    def _sweep(self) -> None:
+        now = self._file.stat().st_mtime  # by the clock of the store, as theirs are
+        for path in Path(self.place).glob(f"{_PREFIX}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if now - path.stat().st_mtime > _STALE_S:
+                    path.unlink()
+
+    def stay(self) -> None:
+        """Say that the run goes on: another one takes the token for a killed driver's after a day."""
+        if not is_uri(self.place):
+            with contextlib.suppress(OSError):
+                self._file.touch()
 
     def store(self) -> Store:
         """The store, in a worker's process. UserError where it is another folder, or none, or cannot be reached."""

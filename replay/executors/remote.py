@@ -66,6 +66,7 @@ class Remote:
                     run.add(failed_rows(who, job.policies, job.measure, why), key=job.key)
                 else:
                     run.adopt(outcome, key=job.key)
+                self._reach.stay()
                 yield job
 
     def close(self) -> None:

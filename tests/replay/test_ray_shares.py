@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -144,3 +146,16 @@ def test_what_runs_alone_waits_for_no_worker_whose_machine_is_gone(monkeypatch: 
     monkeypatch.setattr(crew, "machines", list)
     with pytest.raises(UserError, match="room for 0"):
         some._look_around(alone=True)
+
+
+def test_tokens_of_killed_drivers_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    living, killed = Reach.opened(store), Reach.opened(store)
+    for reach in (living, killed):
+        os.utime(tmp_path / f".reach-{reach.token}", (0, 0))
+    living.stay()  # it has finished a job
+    opened = Reach.opened(store)
+    assert {path.name for path in tmp_path.glob(".reach-*")} == {f".reach-{r.token}" for r in (living, opened)}
+    assert living.store().runs() == []
+    with pytest.raises(UserError, match="does not see the store"):
+        killed.store()
