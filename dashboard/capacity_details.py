@@ -11,6 +11,7 @@ from . import capacity_answer as said
 from . import capacity_bounds, capacity_jobs, charts, charts_capacity, queries_capacity
 from .capacity_bounds import Bound
 from .capacity_setting import Ask
+from .parts import rows_shown
 from .said import plain
 from .service import Service
 
@@ -25,11 +26,11 @@ def why_not_fewer(pair: Rows, slo: Mapping[str, float]) -> None:
     for entry in pair:
         st.markdown(f"- {plain(entry['policy'])}: {plain(said.why_not_fewer(entry, slo))}")
     with st.expander("Every fleet size looked at"):
-        st.dataframe(said.size_rows(pair, slo), hide_index=True, width="stretch")
+        rows_shown(said.size_rows(pair, slo))
     latencies = said.latency_rows(pair)
     if latencies:
         st.subheader("Latencies at that size · simulated")
-        st.dataframe(latencies, hide_index=True, width="stretch")
+        rows_shown(latencies)
 
 
 def fleets(service: Service, ask: Ask, frame: Row, pair: Rows, slo: Mapping[str, float]) -> None:

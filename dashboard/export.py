@@ -13,6 +13,7 @@ from typing import Any
 
 from ..console import plain
 from ..replay.statistics import FEW
+from ..simulator.sentence import DRAWN
 from . import capacity_answer as said
 from . import theme
 
@@ -190,7 +191,7 @@ def _quality(rows: Sequence[Row]) -> list[dict[str, str]]:
     told = [
         {
             "measured with": row.get("quality_model"),
-            "trajectories": _trajectories(row.get("quality_n")),
+            "trajectories": _trajectories(row.get("quality_n"), row.get("quality_until_decided")),
             row.get("quality_of") or "accuracy": _share(row.get("answer_accuracy")),
             "minus full, in points (95 % interval)": _points(row),
             "extra turns": _share(row.get("extra_turns")),
@@ -206,8 +207,11 @@ def _quality(rows: Sequence[Row]) -> list[dict[str, str]]:
     ]
 
 
-def _trajectories(count: int | None) -> str | None:
-    return None if count is None else f"{count} (few: see the interval)" if count < FEW else str(count)
+def _trajectories(count: int | None, until_decided: bool | None) -> str | None:
+    if count is None:
+        return None
+    few = f"{count} (few: see the interval)" if count < FEW else str(count)
+    return f"{few}, {DRAWN}" if until_decided else few
 
 
 def _share(value: float | None) -> str | None:

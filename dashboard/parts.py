@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import streamlit as st
 
@@ -23,6 +24,7 @@ ORIGINS = {
     "assumed": "taken as given; change it with a flag of the command",
 }
 MOST_PROBLEMS = 10
+NOT_MEASURED = "–"
 _SHOWN = "token shown"
 _GUESSES = Buckets(rate_per_s=0.2, burst=5)  # tokens tried per address, over all sessions
 
@@ -152,6 +154,11 @@ def legend(*words: str) -> None:
     st.caption(" · ".join(f"**{word}**: {ORIGINS[word]}" for word in words))
 
 
+def rows_shown(rows: Sequence[Mapping[str, Any]], **more: Any) -> None:
+    """Rows as a table as wide as the page; an en dash where nothing was measured. `more` is `st.dataframe`'s."""
+    st.dataframe(rows, hide_index=True, width="stretch", placeholder=NOT_MEASURED, **more)
+
+
 def number(value: float | int | None, form: str = ",.0f") -> str:
     """A figure for people; an en dash where nothing was measured."""
-    return "–" if value is None else format(value, form)
+    return NOT_MEASURED if value is None else format(value, form)

@@ -60,6 +60,8 @@ def settings(found: Mapping[str, str]) -> dict[str, Any]:
             "Policies, besides the full cache",
             choices.METHODS,
             default=choices.CHOSEN_METHODS,
+            format_func=choices.short,
+            help="  \n".join(f"`{name}`: {plain(choices.summary(name))}" for name in choices.METHODS),
             key="replay methods",
             persist_state="session",
         )

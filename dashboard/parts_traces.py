@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ..traces.formats import FORMATS
 from ..traces.request_checks import summary_text
 from ..traces.store import Store
 from . import charts_traces, parts_uploads, queries_jobs, queries_traces
-from .parts import number, refusal_shown, visitor
+from .parts import number, refusal_shown, rows_shown, visitor
 from .parts_jobs import watch
 from .said import plain
 from .service import Service
@@ -24,7 +25,24 @@ _PIECE_BYTES = 1 << 20
 _TYPES = ["json", "jsonl", "ndjson", "csv", "parquet", "traj", "eval", "gz", "bz2", "xz", "zst", "zip", "log", "txt"]
 _FEW = 12  # values: fewer are listed, as bars of them say nothing
 _SHOWN = 100  # refused records on the page; the file holds them all
-_COMING, _UPLOADS, _TOLD = "traces job", "traces uploads", "traces job told"
+_BROUGHT = "traces brought"
+
+
+@dataclass(slots=True)
+class Brought:
+    """What a session brought: the job that reads it, the one whose end the page has turned to, and how many times.
+
+    It is changed in place. A visitor who moves on leaves the script at its next word to the session: no word is needed
+    between the submission of a job and the note of it.
+    """
+
+    job: str | None = None
+    told: str | None = None
+    times: int = 0
+
+
+def _brought() -> Brought:
+    return st.session_state.setdefault(_BROUGHT, Brought())
 
 
 def bring(service: Service) -> None:
@@ -41,17 +59,17 @@ def bring(service: Service) -> None:
         persist_state="session",
     )
     # Another key after each upload makes the widget let go of its copy.
-    uploads = st.session_state.setdefault(_UPLOADS, 0)
+    brought = _brought()
     files = st.file_uploader(
         f"Files of up to {MOST_MB} MB each",
         type=_TYPES,
         accept_multiple_files=True,
         max_upload_size=MOST_MB,
-        key=f"upload {uploads}",
+        key=f"upload {brought.times}",
     )
     path = st.text_input(
         "Or a path, pattern or URI that the server can read, for large files",
-        key=f"path {uploads}",
+        key=f"path {brought.times}",
         placeholder="/data/traces/*.jsonl or s3://bucket/traces",
         help="Inside the store or a place that the dashboard was started with (--input-root).",
     )
@@ -62,14 +80,15 @@ def bring(service: Service) -> None:
         kept = [service.upload(file.name, iter(partial(file.read, _PIECE_BYTES), b""), visitor()) for file in files]
         paths = [upload.path for upload in kept] + ([path.strip()] if path else [])
         options = {"paths": paths, "redact": redact, "format": format, "columns": columns or None}
-        st.session_state[_COMING] = service.submit("traces ingest", options, visitor()).id
-        st.session_state[_UPLOADS] = uploads + 1
+        brought.job = service.submit("traces ingest", options, visitor()).id
+        brought.times += 1
         st.rerun()
 
 
 def coming(service: Service) -> None:
     """The job that reads what was brought last; once it has ended, the page turns to its run."""
-    id = st.session_state.get(_COMING)
+    brought = _brought()
+    id = brought.job
     if id is None:
         return
     with refusal_shown():
@@ -78,8 +97,8 @@ def coming(service: Service) -> None:
             st.success(f"{job.verb}: done after {queries_jobs.took(job)}, job {id}", icon=":material/check:")
         else:
             watch(id)
-        if job.ended and job.status.run and st.session_state.get(_TOLD) != id:
-            st.session_state[_TOLD] = id
+        if job.ended and job.status.run and brought.told != id:
+            brought.told = id
             st.query_params["ingest"] = job.status.run
 
 
@@ -115,7 +134,7 @@ def _redacted(told: dict) -> None:
     elif counts is None:
         st.write("This run did not keep what was redacted.")
     elif counts:
-        st.dataframe([{"kind": kind, "replaced": count} for kind, count in sorted(counts.items())], hide_index=True)
+        rows_shown([{"kind": kind, "replaced": count} for kind, count in sorted(counts.items())])
     else:
         st.write("Nothing was found that looks like personal data or a secret.")
 
@@ -128,7 +147,7 @@ def _rejected(store: Store, run: str, told: dict) -> None:
         return
     for reason, count in (told.get("reasons") or {}).items():
         st.text(f"{count} × {reason}")
-    st.dataframe(rows, hide_index=True)
+    rows_shown(rows)
     st.download_button(
         "Download all rejected records",
         path.read_bytes,
@@ -143,7 +162,7 @@ def losses(store: Store, run: str | None) -> None:
     st.subheader("Losses")
     found = queries_traces.losses(store, run)
     if found:
-        st.dataframe(found, hide_index=True)
+        rows_shown(found)
     else:
         st.write("None: the sources tell everything that is asked of them, and the readers kept it.")
 
@@ -173,7 +192,7 @@ def left_out(service: Service, run: str) -> None:
         texts = [{"file": Path(file["path"]).name, **text} for file in answer["files"] for text in file["left_out"]]
         if texts:
             st.write("Long texts of the files that are in no trajectory (characters recorded; files of up to 32 MiB):")
-            st.dataframe(texts, hide_index=True)
+            rows_shown(texts)
         else:
             st.write("Every long text of the files (up to 32 MiB each) is in a trajectory: nothing was left out.")
 
@@ -237,5 +256,6 @@ def deletion(service: Service, run: str) -> None:
         sure = st.checkbox("I mean it", key=f"sure {run}")
         if st.button("Delete", disabled=not sure, type="primary", key=f"delete {run}"):
             with refusal_shown():
-                st.session_state[_COMING] = service.delete_traces(run, visitor()).id
+                brought = _brought()
+                brought.job = service.delete_traces(run, visitor()).id
                 st.rerun()

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from . import uploaded
-from .parts import refusal_shown, visitor
+from .parts import refusal_shown, rows_shown, visitor
 from .said import plain
 from .service import Service
 from .uploaded import Uploaded
@@ -30,7 +30,7 @@ def made(service: Service) -> None:
     lying = sum(upload.kept for upload in found)
     with st.expander(f"Uploads: {len(found)} made, {lying} still lying here"):
         st.caption(rule())
-        st.dataframe(rows(found), hide_index=True, width="stretch")
+        rows_shown(rows(found))
         by_id = {upload.upload: upload for upload in found}
         left, right = st.columns([3, 1], vertical_alignment="bottom")
         chosen = left.selectbox(

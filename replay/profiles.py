@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..traces.manifest import RunInfo
 from ..traces.store import Store
 from .closed.results import extra_turns, is_closed
+from .looks import KEY
 from .policies.registry import parse_policy
 from .profile import PolicyProfile
 from .results import find_run, summary
@@ -65,6 +66,7 @@ def _quality(store: Store, run_id: str) -> dict[str, PolicyProfile]:
             run=found["run"],
             model=found["model"],
             label_scorers=tuple(found["label_scorers"]),
+            until_decided=bool(found[KEY]),
             **{name: entry[name] for name in _PROFILED},
         )
         for entry in found["policies"]

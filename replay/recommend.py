@@ -280,8 +280,11 @@ def _reason(
     more = _more(listed)
     if more is not None:
         return f"not enough trajectories: about {more} more would decide"
-    verdicts = sorted({c.verdict for c in listed})
-    return "no policy stays within the limits: " + "; ".join(verdicts)
+    of: dict[str, list[str]] = {}
+    for c in listed:
+        of.setdefault(c.verdict, []).append(c.policy)
+    told = "; ".join(f"{', '.join(policies)}: {verdict}" for verdict, policies in of.items())
+    return f"no policy stays within the limits: {told}"
 
 
 def _more(listed: list[Candidate]) -> int | None:

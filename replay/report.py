@@ -37,7 +37,7 @@ _LEFT_ALONE = {
     "shared": "cache-sharing layers",
 }
 _LATENCY = {"ttft_s": "TTFT s", "tpot_s": "TPOT s", "turn_s": "turn s"}
-_STOPPED = (
+STOPPED = (
     "trajectories were drawn until the recommendation was decided: intervals and p values here are those of a sample "
     "whose size was fixed beforehand, and too narrow for one that was not; `kvmill recommend` allows for it"
 )
@@ -214,7 +214,7 @@ def _notes(found: Row) -> list[str]:
             f"{rows[found['equal_by']]} as {found['equal_size']}"
         )
     if found.get(KEY):
-        lines.append(_STOPPED)
+        lines.append(STOPPED)
     if any(0 < entry["n"] < 10 for entry in entries):
         lines.append("fewer than 10 trajectories: intervals are rough, and nothing should be decided on them")
     failed = [f"{e['policy']} ({e['status']['failed']}: {e['error']})" for e in entries if e["status"]["failed"]]
@@ -285,7 +285,7 @@ def recommendation_text(found: Row) -> str:
         "policy": "policy",
         "n": "n",
         "peak": "peak KV tokens",
-        "loss": "loss of accuracy",
+        "loss": f"relative loss of {'recall' if is_recall(found['label_scorers']) else 'accuracy'}",
         "p": "p (paired)",
         "free": "p (any distribution)",
         "verdict": "verdict",

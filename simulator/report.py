@@ -97,6 +97,7 @@ def quality(profile: PolicyProfile, geometry: Geometry) -> dict[str, Any]:
         "quality_model": profile.model,
         "quality_n": profile.n or None,
         "quality_run": profile.run,
+        "quality_until_decided": None if profile.model is None else profile.until_decided,
         "quality_is_planned_model": None if profile.model is None else profile.model.lower() == geometry.name,
         "quality_of": None if profile.answer_accuracy is None else name_of(profile.label_scorers),
         "answer_accuracy": profile.answer_accuracy,

@@ -7,6 +7,9 @@ from typing import Any
 
 from .slo import parse_slo, words
 
+DRAWN = "drawn until the recommendation was decided, which the interval does not allow for"
+"""Said of a sample of `kvmill replay --until-decided`: its intervals are those of a fixed one."""
+
 Row = Mapping[str, Any]
 CALLED = {"last": "the newest ingest", "all": "the whole store", "requests": "the newest request log"}
 HELD = {
@@ -112,12 +115,16 @@ def _measured(row: Row, model: str) -> str:
         return f"{where}: no probes answered. "
     what = row.get("quality_of") or "answer accuracy"
     if row["policy"] == "full" or row["difference"] is None:
-        return f"{where}: {what} {row['answer_accuracy']:.0%} ({row['quality_n']} trajectories). "
+        return f"{where}: {what} {row['answer_accuracy']:.0%} ({_sample(row)}). "
     points = f"{row['difference'] * 100:+.0f} points".replace("-", "−")
     if row["difference_low"] is not None:
         ends = f"{row['difference_low'] * 100:+.0f}…{row['difference_high'] * 100:+.0f}".replace("-", "−")
         points += f", {ends}"
     return (
         f"{where}: {what} {row['full_accuracy']:.0%} → {row['answer_accuracy']:.0%} "
-        f"(paired difference {points}, {row['quality_n']} trajectories). "
+        f"(paired difference {points}, {_sample(row)}). "
     )
+
+
+def _sample(row: Row) -> str:
+    return f"{row['quality_n']} trajectories" + (f" {DRAWN}" if row.get("quality_until_decided") else "")

@@ -16,10 +16,11 @@ from kvmill.dashboard import (
     queries_capacity,
 )
 from kvmill.dashboard.capacity_setting import FIRST_LOOK
-from kvmill.dashboard.parts import damage_shown, legend, open_service
+from kvmill.dashboard.parts import damage_shown, legend, open_service, rows_shown
 from kvmill.dashboard.parts_capacity import parted
 from kvmill.dashboard.said import plain
 from kvmill.errors import UserError
+from kvmill.simulator.sentence import DRAWN
 
 service = open_service()
 store = service.store
@@ -66,13 +67,6 @@ if own and untouched and queries_capacity.identity(own.config) != queries_capaci
 answer = said.spoken(told, full, row) if row else None
 st.subheader("Answer · simulated" if row else "Answer · estimated bound")
 st.caption(f"Of {plain(policy)}" + (f", {row['run_id']}." if row else ", while nothing is simulated for it."))
-try:
-    with st.spinner("Working out the closed forms of this policy"):
-        bounds = [capacity_bounds.bound(setting, text, store, ask.replay) for text in ("full", policy)]
-        looked_at = [capacity_bounds.bound(setting, text, store, ask.replay) for text in parts_capacity.looked_at(ask)]
-except UserError as error:
-    st.error(plain(error), icon=":material/error:")
-    st.stop()
 if row:
     if answer:
         st.success(answer, icon=":material/check:")
@@ -81,14 +75,22 @@ if row:
     if not row.get("feasible"):
         st.warning("No fleet of the sizes tried keeps the promise under this policy.")
     model = row.get("quality_model")
+    drawn = f" {DRAWN}" if row.get("quality_until_decided") else ""
     st.write(
-        f"Quality was measured with {model}, on {row.get('quality_n')} trajectories."
+        f"Quality was measured with {model}, on {row.get('quality_n')} trajectories{drawn}."
         if model
         else "No quality was measured for this policy: replay it before trusting the saving."
     )
-elif bounds[1].never:
+try:
+    with st.spinner("Working out the closed forms of this policy"):
+        bounds = [capacity_bounds.bound(setting, text, store, ask.replay) for text in ("full", policy)]
+        looked_at = [capacity_bounds.bound(setting, text, store, ask.replay) for text in parts_capacity.looked_at(ask)]
+except UserError as error:
+    st.error(plain(error), icon=":material/error:")
+    st.stop()
+if row is None and bounds[1].never:
     st.warning(f"{plain(bounds[1].never)} (estimated).")
-else:
+elif row is None:
     parts_capacity.shown(said.bound_figures(bounds[1], bounds[0], frame["price_per_hour"]))
     st.caption("Closed forms, at once: no simulation of this setting is stored. They say nothing of queues.")
 capacity_jobs.refine(service, ask, jobs, row["replications"] if row else None)
@@ -111,7 +113,7 @@ if row:
     effects = said.effect_rows(row)
     if effects:
         st.subheader("What the saving is made of · simulated")
-        st.dataframe(effects, hide_index=True)
+        rows_shown(effects)
 
 st.subheader("Sensitivity")
 left, right = st.columns(2)
@@ -127,7 +129,7 @@ else:
 shapes = (own.config.get("other_shapes") if own else None) or []
 if shapes:
     st.markdown("**To the shape of the workload** · GPUs, simulated")
-    st.dataframe(shapes, hide_index=True)
+    rows_shown(shapes)
 
 st.subheader("Take it along")
 replications = row["replications"] if row else FIRST_LOOK
@@ -148,5 +150,5 @@ if row:
     left.download_button("Report as HTML", lambda: export.as_html(found), f"{name}.html", "text/html")
     right.download_button("As JSON", lambda: export.as_json(found), f"{name}.json", "application/json")
 st.subheader("Assumed and estimated")
-st.dataframe(export.assumed(told), hide_index=True, width="stretch")
+rows_shown(export.assumed(told))
 legend("simulated", "measured", "estimated", "assumed")

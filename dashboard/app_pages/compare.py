@@ -5,8 +5,10 @@ import streamlit as st
 from kvmill.dashboard import charts_compare, queries, queries_compare
 from kvmill.dashboard.access import safe_csv
 from kvmill.dashboard.charts_compare import against_kv
-from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store
+from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store, rows_shown
 from kvmill.dashboard.said import plain
+from kvmill.replay.looks import KEY
+from kvmill.replay.report import STOPPED
 from kvmill.replay.scored import name_of
 from kvmill.replay.statistics import FEW
 
@@ -91,7 +93,9 @@ st.caption(f"{plain(origin)}, n = {size}; intervals: 95 %, trajectories resample
 
 if failed:
     st.warning(f"{len(failed)} cells failed; their trajectories are missing from the figures.")
-    st.dataframe(failed, hide_index=True, width="stretch")
+    rows_shown(failed)
+if found[KEY]:
+    st.info(f"{plain(STOPPED)[0].upper()}{plain(STOPPED)[1:]}.", icon=":material/info:")
 if few < FEW:
     st.info(f"Only {few} trajectories: read the intervals, not the points.", icon=":material/info:")
 for entry in found["accuracy_not_shown"]:
@@ -202,10 +206,10 @@ with damage_shown(store):
             again = charts_compare.shares(acted["policies"], repeats, "share of searches", among)
             right.altair_chart(again, width="stretch")
             table = [{title: row.get(key) for key, title in BEHAVIOUR.items()} for row in acted["policies"]]
-            st.dataframe(table, hide_index=True, width="stretch", column_config=FORMS)
+            rows_shown(table, column_config=FORMS)
 
 st.subheader("Figures · measured")
 figures = [{title: row.get(key) for key, title in COLUMNS.items()} for row in policies]
-st.dataframe(figures, hide_index=True, width="stretch", column_config=FORMS)
+rows_shown(figures, column_config=FORMS)
 st.download_button("Download as CSV", safe_csv(figures), f"{run}.csv", "text/csv", icon=":material/download:")
 legend("measured")

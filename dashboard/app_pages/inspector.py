@@ -3,13 +3,14 @@
 import streamlit as st
 
 from kvmill.dashboard import charts_inspect, queries, queries_inspect
-from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store
+from kvmill.dashboard.looks import short_names
+from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store, rows_shown
 from kvmill.dashboard.said import plain
 from kvmill.dashboard.tokens_html import key_html, tokens_html, visible
 from kvmill.replay.explain import one_line
 
 MOST_POLICIES = 4
-PAGE = "inspector"
+PAGE, SIDE = "inspector", "inspector policies"
 ACTIONS = {
     "policy": "policy",
     "action_parsed": "holds an action",
@@ -74,14 +75,21 @@ left, right = st.columns([1, 2])
 turns = sorted({str(row["turn"]) for row in shares}, key=int)
 with left:
     turn = int(linked("turn", turns, label="Turn (from 0)", page=PAGE))
+# Not bound to the address: it would hold the short names.
+if not set(st.session_state.get(SIDE, [None])) <= set(order):
+    linked_to = [policy for policy in st.query_params.get_all("policies") if policy in order]
+    st.session_state[SIDE] = linked_to[:MOST_POLICIES] or others[:2]
+names = short_names(order)
 chosen = right.multiselect(
     f"Policies side by side (at most {MOST_POLICIES})",
     order,
-    default=others[:2],
+    format_func=names.__getitem__,
+    help="  \n".join(f"{plain(names[policy])}: `{policy}`" for policy in order),
     max_selections=MOST_POLICIES,
-    key="policies",
-    bind="query-params",
+    key=SIDE,
+    persist_state="session",
 )
+st.query_params["policies"] = chosen
 if not chosen:
     st.write("Choose a policy.")
     st.stop()
@@ -109,7 +117,7 @@ for column, policy in zip(st.columns(len(chosen)), chosen, strict=True):
 if actions:
     st.subheader("The action generated at this turn · measured")
     rows = [{title: row[key] for key, title in ACTIONS.items()} for row in actions if row["turn"] == turn]
-    st.dataframe(rows, hide_index=True, width="stretch")
+    rows_shown(rows)
     st.caption("Agreement with the record is not accuracy: another action may be as good.")
 st.subheader("Work of this turn · measured")
 work = [
@@ -119,7 +127,7 @@ work = [
     if row["turn"] == turn
 ]
 measured = [title for title in WORK.values() if any(row[title] is not None for row in work)]
-st.dataframe(work, hide_index=True, width="stretch", column_order=measured)
+rows_shown(work, column_order=measured)
 st.subheader("What was dropped before it departed")
 for policy, entry in departed.items():
     st.markdown(f"**`{policy}`**")
@@ -133,5 +141,5 @@ for policy, entry in departed.items():
             | {"token": one_line(visible(token["text"])), "around": one_line(visible(token["around"]))}
             for token in entry["lost"]
         ]
-        st.dataframe(rows, hide_index=True, width="stretch")
+        rows_shown(rows)
 legend("measured")

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from kvmill.dashboard import queries_jobs
-from kvmill.dashboard.parts import linked, open_service, refusal_shown
+from kvmill.dashboard.parts import linked, open_service, refusal_shown, rows_shown
 from kvmill.dashboard.parts_jobs import watch
 from kvmill.dashboard.said import plain
 
@@ -39,6 +39,6 @@ with refusal_shown():
             st.json(answer, expanded=1)
 
 st.subheader("All jobs")
-st.dataframe(queries_jobs.rows(found), hide_index=True, width="stretch")
+rows_shown(queries_jobs.rows(found))
 if len(found) == queries_jobs.NEWEST:
     st.caption(f"The newest {queries_jobs.NEWEST} are shown; `kvmill jobs list` lists all.")

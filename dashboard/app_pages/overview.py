@@ -4,7 +4,7 @@ import streamlit as st
 
 from kvmill.dashboard import queries, queries_jobs
 from kvmill.dashboard.advice import DEMO, next_steps
-from kvmill.dashboard.parts import damage_shown, legend, number, open_service, refusal_shown, visitor
+from kvmill.dashboard.parts import damage_shown, legend, number, open_service, refusal_shown, rows_shown, visitor
 from kvmill.dashboard.parts_jobs import go_to, watch_live
 
 ARROW = ":material/arrow_forward:"
@@ -57,6 +57,6 @@ for step in next_steps(runs, done):
 
 st.subheader("Newest runs")
 if runs:
-    st.dataframe(runs, hide_index=True, width="stretch")
+    rows_shown(runs)
 else:
     st.write(f"The store `{store}` is empty.")

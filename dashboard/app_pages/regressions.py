@@ -5,7 +5,7 @@ import streamlit as st
 from kvmill.dashboard import charts_compare, charts_gates, queries, queries_compare, queries_gates
 from kvmill.dashboard.access import safe_csv
 from kvmill.dashboard.charts_gates import SIDES, VERDICTS
-from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store
+from kvmill.dashboard.parts import damage_shown, legend, linked, linked_replay, open_store, rows_shown
 from kvmill.dashboard.said import plain
 
 FIGURES = {
@@ -59,7 +59,7 @@ if nights:
     if line != EVERY and any(row["loss"] is not None for row in history):
         st.altair_chart(charts_gates.loss_over_nights(history), width="content")
         st.caption("Points above 0 are worse than the baseline; lines: paired 95 % interval; dashes: the margin.")
-    st.dataframe(newest if line == EVERY else history[::-1], hide_index=True, width="stretch")
+    rows_shown(newest if line == EVERY else history[::-1])
     csv = safe_csv(history)
     st.download_button("Download the findings as CSV", csv, "findings.csv", "text/csv", icon=":material/download:")
 else:
@@ -92,10 +92,10 @@ if not policies:
     st.info("These runs have no policy in common.", icon=":material/info:")
     st.stop()
 with st.expander(f"In what the runs were not alike ({len(apart)})"):
-    st.dataframe(apart, hide_index=True, width="stretch")
+    rows_shown(apart)
 if states:
     st.warning(f"{len(states)} cells ended in another state, or are in one of the runs only.")
-    st.dataframe(states, hide_index=True, width="stretch")
+    rows_shown(states)
 
 metric = linked("figure", list(FIGURES), label="Figure", shown=FIGURES.__getitem__, page=PAGE)
 with damage_shown(store):
@@ -112,7 +112,7 @@ table = [
     | {"difference": row["value"], "low": row["low"], "high": row["high"], "trajectories": row["n"]}
     for row in rows
 ]
-st.dataframe(table, hide_index=True, width="stretch")
+rows_shown(table)
 csv = safe_csv(table)
 st.download_button("Download as CSV", csv, f"{before}-{after}.csv", "text/csv", icon=":material/download:")
 
@@ -153,5 +153,5 @@ table = [
     | {f"{EVERY_TURN[name]}, {side}": row[f"{name} {side}"] for name in shown for side in SIDES}
     for row in turns
 ]
-st.dataframe(table, hide_index=True, width="stretch")
+rows_shown(table)
 legend("measured")

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from kvmill.dashboard import parts_traces, parts_uploads, queries_traces
-from kvmill.dashboard.parts import damage_shown, legend, linked, open_service
+from kvmill.dashboard.parts import damage_shown, legend, linked, open_service, rows_shown
 
 ALL = "all"
 
@@ -34,7 +34,7 @@ with damage_shown(store):
     st.header("What was read")
     sources = queries_traces.sources(store, run)
     held = {row["holds"] for row in sources}
-    st.dataframe(sources, hide_index=True)
+    rows_shown(sources)
     if run is not None:
         parts_traces.became(service, run)
     if "trajectories" in held:
@@ -47,9 +47,9 @@ with damage_shown(store):
         parts_traces.arrivals(store, run)
     if "trajectories" in held:
         with st.expander("The first 100 trajectories"):
-            st.dataframe(queries_traces.trajectories(store, run, 100), hide_index=True)
+            rows_shown(queries_traces.trajectories(store, run, 100))
     if run is not None:
         parts_traces.deletion(service, run)
     else:
-        st.dataframe(ingested, hide_index=True)
+        rows_shown(ingested)
 legend("recorded")

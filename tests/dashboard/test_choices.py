@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvmill.dashboard.choices import CHOSEN_METHODS, CHOSEN_RATIOS, METHODS, RATIOS, policies_of
+from kvmill.dashboard.choices import CHOSEN_METHODS, CHOSEN_RATIOS, METHODS, RATIOS, policies_of, short
 from kvmill.errors import UserError
 from kvmill.replay.policies.registry import QUICK_POLICIES
 
@@ -25,6 +25,13 @@ def test_every_method_at_every_ratio_parses_and_full_leads():
 
 def test_the_defaults_are_those_of_the_quick_demo():
     assert set(spelled(CHOSEN_METHODS, CHOSEN_RATIOS)) == set(QUICK_POLICIES)
+
+
+def test_the_names_of_what_can_be_ticked_are_short_and_no_two_alike():
+    names = [short(method) for method in METHODS]
+    assert names[:2] == ["te assistant", "te boundary"]
+    assert len(set(names)) == len(METHODS)
+    assert max(map(len, names)) <= len("expected_attention")
 
 
 def test_what_is_written_and_ticked_is_run_once():

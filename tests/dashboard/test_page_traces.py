@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import streamlit as st
 from pages import click, newest_ended, open_page, whole, words
+from streamlit.runtime.state import SessionStateProxy
 from waiting import end_all
 
 from kvmill.dashboard import access
 from kvmill.dashboard.jobs import Jobs
+from kvmill.dashboard.service import Service
 from kvmill.traces.ingest import ingest
 from kvmill.traces.store import Store
 
@@ -43,6 +46,30 @@ def test_an_empty_store_offers_to_bring_recordings(own_store: Path):
     assert app.file_uploader[0].allowed_type, "the browser offers what is read"
     assert {".json", ".jsonl", ".csv", ".parquet", ".traj", ".eval", ".gz"} <= set(app.file_uploader[0].allowed_type)
     assert not own_store.exists(), "looking creates nothing"
+
+
+def test_no_word_to_the_session_is_needed_to_know_of_a_job_that_was_begun(
+    own_store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """At such a word Streamlit leaves the script of a visitor who has moved on: the job would be nobody's."""
+    submit, begun = Service.submit, []
+    monkeypatch.setattr(Service, "submit", lambda *given: (submit(*given), begun.append(1))[0])
+    for name in ("__setitem__", "__getitem__", "update", "get", "setdefault"):
+        told = getattr(SessionStateProxy, name)
+        monkeypatch.setattr(SessionStateProxy, name, lambda *given, told=told: _left(begun) or told(*given))
+    app = open_page("traces")
+    app.file_uploader[0].set_value([("runs.jsonl", json.dumps(RUN).encode(), "application/jsonl")]).run()
+    next(button for button in app.button if button.label == "Read them").click()
+    monkeypatch.setattr(st, "rerun", begun.clear)
+    app.run()
+    assert not app.exception
+    (job,) = [job.id for job in Jobs(own_store).found(10)[0]]
+    assert app.session_state["traces brought"].job == job
+
+
+def _left(begun: list[int]) -> None:
+    if begun:
+        raise RuntimeError("the script was left here")
 
 
 def test_an_upload_is_ingested_by_a_job_and_the_page_turns_to_it(own_store: Path):

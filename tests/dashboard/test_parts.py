@@ -47,6 +47,19 @@ def test_a_choice_stands_in_the_address_and_the_address_chooses():
     assert app.run().markdown[0].value == "a"
 
 
+def measuring() -> None:
+    from kvmill.dashboard.parts import rows_shown
+
+    rows_shown([{"policy": "full", "tokens": 3}, {"policy": "te", "tokens": None}])
+
+
+def test_what_was_not_measured_is_a_dash_in_every_table_of_every_page():
+    (table,) = AppTest.from_function(measuring).run().dataframe
+    assert table.proto.placeholder == "–"
+    pages = [path for path in APP.parent.rglob("*.py") if path.name != "parts.py"]
+    assert [path.name for path in pages if "st.dataframe(" in path.read_text()] == [], "they call `rows_shown`"
+
+
 def test_a_stale_link_is_said_and_not_obeyed():
     app = AppTest.from_function(choosing)
     app.query_params["run"] = "gone"

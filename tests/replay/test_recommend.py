@@ -81,7 +81,7 @@ def test_a_family_that_collapses_is_not_hidden_by_the_others(tmp_path: Path) -> 
     store = stored(tmp_path, {"full": (900, lambda i: 0.5), MIDDLE: (300, lambda i: 0.9 if i % 2 else 0.3)})
     found = recommend(store)
     assert found["policy"] is None
-    assert "family a loses 40%, more than 15%" in found["reason"]
+    assert f"{MIDDLE}: family a loses 40%, more than 15%" in found["reason"], "whom it is about"
     assert recommend(store)["limits"]["max_family_loss"] == 0.15, "0.05 + 0.10, as people add"
     assert recommend(store, max_family_loss=0.5)["policy"] == MIDDLE
     assert recommend(store, max_family_loss=0.5)["worst_family"]["family"] == "a"

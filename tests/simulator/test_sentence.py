@@ -42,6 +42,15 @@ def test_the_answer_comes_first_with_terms_interval_turns_quality_and_constraint
     )
 
 
+def test_a_sample_that_was_drawn_until_it_decided_is_told_from_a_fixed_one():
+    te = row(TE, 11, 16, 14.0, 18.0, "x", **MEASURED, quality_until_decided=True)
+    assert (
+        "40 trajectories drawn until the recommendation was decided, which the interval does not allow for). "
+        in sentence(found(FULL, te), TE)
+    )
+    assert "drawn until" not in sentence(found(FULL, row(TE, 11, 16, 14.0, 18.0, "x", **MEASURED)), TE)
+
+
 def test_quality_that_was_not_measured_is_said_and_few_replications_are_flagged():
     te = row(TE, 11, 16, 14.0, 18.0, "decode bandwidth: x")
     text = sentence(found(FULL, te, replications=3), TE)
