@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
+from ...kernels.compact import compact_kv
 from ...kernels.merge import Groups, k_means, merge_kv, nearest_earlier
 from ...kernels.rotate import rotate_keys
 from ...kernels.topk import pool_topk
@@ -49,7 +50,7 @@ class MergeState(WatchingState):
         """One token each, where it stands."""
         room[COUNT], room[POSITION] = 1.0, positions.float()
 
-    def note(self, layer: int, sight: Sight, index: Tensor) -> None:
+    def observe(self, layer: int, sight: Sight, index: Tensor) -> None:
         """Activity is the plain sum of the weights."""
         self.held[ACTIVITY, layer] += sight.activity()[:, self.fixed :]
 
@@ -76,18 +77,18 @@ class MergeState(WatchingState):
         stay = forced.nonzero()[:, 1].view(heads, -1)
         free = (~forced).nonzero()[:, 1].view(heads, -1)
         room = allowed - stay.shape[1]
-        kept = [(stay, _rows(keys, stay), _rows(values, stay), _numbers(numbers, stay))]
+        kept = [(stay, *compact_kv(keys, values, stay), _numbers(numbers, stay))]
         if room and layer in self.merging:
-            kept.append(self._merge(free, _rows(keys, free), _rows(values, free), _numbers(numbers, free), room))
+            kept.append(self._merge(free, *compact_kv(keys, values, free), _numbers(numbers, free), room))
         elif room:
             best = free.gather(1, pool_topk(numbers[ACTIVITY].gather(1, free), room))
-            kept.append((best, _rows(keys, best), _rows(values, best), _numbers(numbers, best)))
+            kept.append((best, *compact_kv(keys, values, best), _numbers(numbers, best)))
         index, keys, values = (torch.cat([part[i] for part in kept], dim=1) for i in range(3))
         numbers = torch.cat([part[3] for part in kept], dim=2)
         # By position; rows at one position in the order they were in.
         first = index.sort(dim=1, stable=True).indices
         order = first.gather(1, numbers[POSITION].gather(1, first).sort(dim=1, stable=True).indices)
-        return index.gather(1, order), _rows(keys, order), _rows(values, order), _numbers(numbers, order)
+        return index.gather(1, order), *compact_kv(keys, values, order), _numbers(numbers, order)
 
     def _merge(
         self, index: Tensor, keys: Tensor, values: Tensor, numbers: Tensor, clusters: int
@@ -150,7 +151,7 @@ def first_greatest(x: Tensor, labels: Tensor, clusters: int) -> Tensor:
 
 def _rows(x: Tensor, index: Tensor) -> Tensor:
     """(H, n, D), (H, m) → (H, m, D)."""
-    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+    return compact_kv(x, x[..., :0], index)[0]
 
 
 def _numbers(numbers: Tensor, index: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
+from ...kernels.compact import compact_kv
 from ...kernels.rotate import rotate_keys
 from ...kernels.topk import pool_topk
 from ..segments import size_of
@@ -97,9 +98,9 @@ class SinkWindowState(RunningState):
         assert self.scene.frequencies is not None
         out: list[Tensor] = []
         for layer in range(self.shape.layers):
-            keys = cache.view(layer)[0]
-            rows = index[layer].unsqueeze(-1).expand(-1, -1, keys.shape[-1])
-            out.append(rotate_keys(keys.gather(1, rows), moved[layer], self.scene.frequencies))
+            keys, _ = cache.view(layer)
+            kept, _ = compact_kv(keys, keys[..., :0], index[layer])
+            out.append(rotate_keys(kept, moved[layer], self.scene.frequencies))
         return torch.stack(out)
 
 
