@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from ..replay.executors.choice import Executing
 from ..replay.gate_nouns import METRICS, Rules
 from ..replay.policies.registry import DEMO_POLICIES, parse_policies, parse_policy
 from ..replay.start import MEASURES, MODES, require_of_mode
+from ..toml import read_toml
 from .fleet import checked
 from .values import known, of, share, table
 
@@ -69,12 +69,7 @@ class NightConfig:
 def load_config(path: str | Path) -> NightConfig:
     """The night of a TOML file. UserError names the file and the key, and lists what is known."""
     where = Path(path).name
-    try:
-        raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"configuration {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"configuration {where}: not TOML: {error}") from error
+    raw = read_toml(path, "configuration")
     known(raw, (*TEXTS, *TABLES), where)
     texts = {key: of(raw, key, str, where) for key in TEXTS}
     tables = {name: table(raw, name, where) for name in TABLES}

@@ -20,7 +20,6 @@ waits go together, give recorded sessions instead.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -28,6 +27,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from ..errors import UserError, unknown
+from ..toml import read_toml
 from .session import SessionSpec
 from .workload import Z75, Z90, Workload, assemble, lognormal, whole
 
@@ -43,12 +43,7 @@ MOST_DRAWN = 1e12
 def load_declared(path: str | Path, seed: int) -> Workload:
     """The workload of a TOML file, its sessions drawn from `seed`. UserError names the file and the key."""
     where = Path(path).name
-    try:
-        raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"workload {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"workload {where}: not TOML: {error}") from error
+    raw = read_toml(path, "workload")
     for key in raw:
         if key not in KNOWN:
             raise unknown("key", key, KNOWN, where)

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from itertools import pairwise
@@ -22,6 +21,7 @@ from typing import Any
 
 from ..console import note
 from ..errors import UserError, unknown
+from ..toml import read_toml
 from .gpu import Gpu
 from .gpus import GPUS, NO_PRICE
 
@@ -92,12 +92,7 @@ class Calibration:
 def read_calibration(path: str | Path) -> Calibration:
     """A calibration, or any GPU file, to be laid over a GPU. UserError saying the key that is wrong, and the known."""
     path = Path(path).expanduser()
-    if not path.is_file():
-        raise UserError(f"GPU file {path}: no such file")
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"GPU file {path.name}: {error}") from None
+    raw = read_toml(path, "GPU file")
     for key in raw:
         if key not in KEYS:
             raise unknown("key", key, KEYS, f"GPU file {path.name}")

@@ -19,6 +19,7 @@ FLOORS = {
     "errors": 0,
     "console": 0,
     "options": 0,
+    "toml": 0,
     "traces": 1,
     "kernels": 1,
     "replay": 2,

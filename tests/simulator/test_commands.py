@@ -133,7 +133,7 @@ def test_gpus_must_fill_whole_replicas(tmp_path):
         (["--retention", "ever"], "--retention 'ever'"),
         (["--router", "magic"], "unknown router 'magic'"),
         (["--max-model-len", "100000"], "--max-model-len 100,000"),
-        (["--calibration", "nowhere.toml"], "no such file"),
+        (["--calibration", "nowhere.toml"], "No such file"),
         (["--compaction", "later"], "one of inline, beside"),
     ],
 )

@@ -38,7 +38,7 @@ def test_what_is_not_given_stays_as_it_is(store):
         ({"fail": 0.0}, "--fail"),
         ({"seed": -1}, "--seed -1: a whole number from 0"),
         ({"seed": 1 << 63}, "to 1,000,000,000,000,000"),
-        ({"calibration": "nowhere.toml"}, "no such file"),
+        ({"calibration": "nowhere.toml"}, "No such file"),
     ],
 )
 def test_what_cannot_be_is_one_line(store, flags, reason):
