@@ -28,6 +28,7 @@ _OF_POLICY = (
     "sensitivity",
     "extra_turns",
     "kept",
+    "compaction",
     "window",
 )  # assumptions that are of a policy or of how long one looked
 

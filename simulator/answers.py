@@ -13,6 +13,7 @@ from ..replay.policies.registry import HEADLINE_POLICY, parse_policies, parse_po
 from ..replay.profile import PolicyProfile
 from ..traces.store import Store
 from .given import Given, given
+from .measured import timed
 from .outcome import SimResult
 from .plan import plan, scenarios_of
 from .report import averaged, described, promised, quality
@@ -36,7 +37,7 @@ def profiles_of(store: Store, run: str | None) -> Mapping[str, PolicyProfile]:
     """Measured facts by policy text, from `run` or the newest complete replay; empty when there is none."""
     from ..replay.profiles import profiles
 
-    return profiles(store, run)
+    return timed(store, profiles(store, run))
 
 
 def profile_of(known: Mapping[str, PolicyProfile], text: str) -> PolicyProfile:

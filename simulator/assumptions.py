@@ -20,7 +20,7 @@ def assumptions(scenario: Scenario, profile: PolicyProfile) -> dict[str, Any]:
         "host_time_s": f"{gpu.host_step_s * 1e3:g} ms per step + {gpu.host_sequence_s * 1e6:g} µs per sequence "
         f"({gpu.host_source})",
         "efficiencies": gpu.efficiency_source,
-        "compaction": _compaction(deployment),
+        "compaction": _compaction(scenario),
         "activation": f"{deployment.activation.gib:.2f} GiB per GPU ({deployment.activation.source})",
         "batching": f"{deployment.token_budget:,} tokens per step, {deployment.max_sequences:,} sequences at once",
         "preemption": _preemption(deployment),
@@ -54,10 +54,11 @@ def assumed_together(scenarios: Sequence[Scenario], known: Mapping[str, PolicyPr
     return together
 
 
-def _compaction(deployment: Deployment) -> str:
-    if deployment.compaction == "inline":
-        return "inline, on the target's roofline (estimated)"
-    return "beside the batch, on the target's roofline (estimated), free for other requests (assumed)"
+def _compaction(scenario: Scenario) -> str:
+    seconds = scenario.pace.source if scenario.pace else "on the target's roofline (estimated)"
+    if scenario.deployment.compaction == "inline":
+        return f"inline, {seconds}"
+    return f"beside the batch, {seconds}, free for other requests (assumed)"
 
 
 def _preemption(deployment: Deployment) -> str:

@@ -165,6 +165,6 @@ class Bench:
 
 
 def _alike(one: Scenario, other: Scenario) -> bool:
-    if replace(one, policy=other.policy, keep_measured=other.keep_measured) != other:
+    if replace(one, policy=other.policy, keep_measured=other.keep_measured, pace=other.pace) != other:
         return False
     return all(one.plan_of(index) == other.plan_of(index) for index in one.positions.usable)

@@ -30,19 +30,22 @@ def _characters(message: Message) -> int:
 
 
 def measured_contexts(store: Store) -> tuple[str | None, dict[str, dict[int, int]]]:
-    """(model, logical tokens after each turn by trajectory) of the newest complete replay; (None, {}) without one."""
+    """(model, `contexts_of`) of the newest complete replay; (None, {}) without one."""
     info = store.latest("replay")
-    if info is None:
-        return None, {}
+    return (None, {}) if info is None else (info.config.get("model"), contexts_of(store, info.run_id))
+
+
+def contexts_of(store: Store, run_id: str) -> dict[str, dict[int, int]]:
+    """Logical tokens after each turn, by trajectory, as a replay counted them."""
     rows = store.query(
         "SELECT trajectory_id, turn, max(logical_tokens) AS tokens FROM turn_metrics "
         "WHERE run_id = $1 AND measure = 'quality' AND policy = 'full' AND logical_tokens IS NOT NULL GROUP BY ALL",
-        [info.run_id],
+        [run_id],
     ).to_pylist()
     out: dict[str, dict[int, int]] = {}
     for row in rows:
         out.setdefault(row["trajectory_id"], {})[row["turn"]] = row["tokens"]
-    return info.config.get("model"), out
+    return out
 
 
 def segments_of(

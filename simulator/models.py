@@ -43,6 +43,16 @@ def find_geometry(name: str) -> Geometry:
     raise unknown("model geometry", name, CATALOGUE)
 
 
+def same_model(name: str | None, geometry: Geometry) -> bool:
+    """Whether what was measured with `name` was measured with the model of this geometry."""
+    if name is None:
+        return False
+    try:
+        return find_geometry(name).name == geometry.name
+    except UserError:
+        return name.lower() == geometry.name
+
+
 def geometry_rows() -> list[dict[str, Any]]:
     """One row per catalogue model: parameters, cache bytes per token, constant state, weights, positions, notes."""
     return [

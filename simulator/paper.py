@@ -15,6 +15,7 @@ from ..replay.policies.registry import parse_policies
 from ..replay.profile import PolicyProfile
 from .geometry import Geometry
 from .hardware import Gpu
+from .measured import pace
 from .paper_static import Decodes, Static, StepTable, static
 from .paper_table import HOUR_S, table_checks, table_findings
 from .paper_walk import Means, carried, kept_batch, means_of, rate, walk
@@ -60,8 +61,8 @@ def paper_plan(
     rows: list[dict[str, Any]] = []
     known = {text: (profiles or {}).get(text) or PolicyProfile(text) for text in texts}
     for text, profile in known.items():
-        extra, kept = profile.extra_turns or 0.0, profile.keep_measured
-        scenario = Scenario(workload, text, deployment, slo, extra_turns=extra, keep_measured=kept)
+        measured = {"keep_measured": profile.keep_measured, "pace": pace(profile, deployment)}
+        scenario = Scenario(workload, text, deployment, slo, extra_turns=profile.extra_turns or 0.0, **measured)
         scenarios.append(scenario)
         row = counted(scenario, pool, step_times, most_batch, seed, tick if simulated else None)
         rows.append(row | quality(profile, geometry))

@@ -24,6 +24,7 @@ from .geometry import Geometry
 from .given import deploy
 from .gpu import Gpu
 from .headroom import headroom
+from .measured import pace
 from .outcome import SimResult
 from .report import ENOUGH_REPLICATIONS, averaged, binds, described, quality, size_row, with_assumptions
 from .run import TURNS, Scenario
@@ -128,6 +129,7 @@ def scenarios_of(
             slo,
             extra_turns=profile.extra_turns or 0.0,
             keep_measured=profile.keep_measured,
+            pace=pace(profile, deployment),
             turns=turns,
             **(fleet or {}),
         )

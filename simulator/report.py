@@ -9,6 +9,7 @@ from ..replay.profile import PolicyProfile
 from ..replay.scored import name_of
 from .assumptions import assumed_together, assumptions
 from .geometry import Geometry
+from .models import same_model
 from .outcome import SimResult
 from .run import Scenario
 from .search import levels, verdict
@@ -98,7 +99,7 @@ def quality(profile: PolicyProfile, geometry: Geometry) -> dict[str, Any]:
         "quality_n": profile.n or None,
         "quality_run": profile.run,
         "quality_until_decided": None if profile.model is None else profile.until_decided,
-        "quality_is_planned_model": None if profile.model is None else profile.model.lower() == geometry.name,
+        "quality_is_planned_model": None if profile.model is None else same_model(profile.model, geometry),
         "quality_of": None if profile.answer_accuracy is None else name_of(profile.label_scorers),
         "answer_accuracy": profile.answer_accuracy,
         "answer_accuracy_low": profile.answer_accuracy_low,
@@ -117,7 +118,7 @@ def with_assumptions(
     rows: Sequence[dict[str, Any]],
     scenarios: Sequence[Scenario],
     known: Mapping[str, PolicyProfile],
-    more: Mapping[str, Any],
+    more: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Every policy's row with what its own figures rest on, and `more` that is alike for all."""
     return [

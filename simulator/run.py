@@ -15,6 +15,7 @@ from .cost import CostModel
 from .deployment import Deployment
 from .failure import Failure
 from .fleet import Fleet
+from .measured import Pace
 from .outcome import SimResult, summarise
 from .positions import Positions
 from .session import SessionPlan, compile_session
@@ -32,6 +33,7 @@ class Scenario:
     """A workload under one policy on one kind of replica. Session plans are made when first needed, and pickled along.
 
     `keep_measured` is the mean share of tokens that replay saw kept, for policies whose footprint is only a bound.
+    `pace` is how its compactions compare with the cost model's, where they were measured on this machine.
     `without` names effects of compaction (`EFFECTS`) that are switched off, to say what each is worth.
     """
 
@@ -41,6 +43,7 @@ class Scenario:
     slos: tuple[Slo, ...] = ()
     extra_turns: float = 0.0
     keep_measured: float | None = None
+    pace: Pace | None = None
     slowdown: float = 1.0
     turns: int = TURNS
     law: CostModel | None = None  # instead of the deployment's roofline: for closed forms
@@ -82,7 +85,9 @@ class Scenario:
         if index not in plans and self.twin is not None:
             plans[index] = self.twin.plan_of(index).slowed(self.slowdown / self.twin.slowdown)
         elif index not in plans:
-            plan = compile_session(self.load.sessions[index], self._rule, self.deployment, self.cost, self.without)
+            pace = self.pace.ratio if self.pace else 1.0
+            spec = self.load.sessions[index]
+            plan = compile_session(spec, self._rule, self.deployment, self.cost, self.without, pace)
             assert plan is not None, "positions.usable lists only sessions that fit"
             plans[index] = plan
         return plans[index]

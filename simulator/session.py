@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..replay.policies.base import Policy, SegmentSize, TurnFootprint, TurnSizes, split_turns
+from ..replay.policies.base import Policy, SegmentSize, TurnFootprint, TurnSizes, Work, split_turns
 from .blocks import blocks_for
 from .cost import CostModel
 from .deployment import BLOCK_TOKENS, Deployment
@@ -111,9 +111,17 @@ def turns_in_window(turns: Sequence[TurnSizes], window: int) -> int:
 
 
 def compile_session(
-    spec: SessionSpec, policy: Policy, deployment: Deployment, cost: CostModel, without: frozenset[str] = frozenset()
+    spec: SessionSpec,
+    policy: Policy,
+    deployment: Deployment,
+    cost: CostModel,
+    without: frozenset[str] = frozenset(),
+    pace: float = 1.0,
 ) -> SessionPlan | None:
-    """The session under `policy`, less the effects in `without`; None when not even its first turn fits the window."""
+    """The session under `policy`, less the effects in `without`; None when not even its first turn fits the window.
+
+    Compactions take `pace` times what the cost model says.
+    """
     turns = split_turns(spec.segments)
     count = turns_in_window(turns, deployment.geometry.max_positions)
     if count <= spec.begin:
@@ -122,8 +130,7 @@ def compile_session(
     segments = [segment for turn in turns for segment in turn.segments()]
     shape = deployment.geometry.kv_shape(deployment.kv_dtype)
     prints = policy.footprint(segments)
-    works = policy.work(segments, shape)
-    pays = [cost.compaction_s(work) + _copy_s(step, cost) for work, step in zip(works, prints, strict=True)]
+    pays = [pace * seconds for seconds in compaction_seconds(prints, policy.work(segments, shape), cost)]
     out = [turn.assistant.tokens for turn in turns]
     beside = [blocks_for(deployment.rows_of(step.aux_bytes_peak(shape))) for step in prints]
     prefills, divisible = _prefills(turns, prints, pays)
@@ -213,6 +220,11 @@ def _switched_off(
             step = step._replace(pay=0.0, repay=0.0)
         out.append(step)
     return out, divisible or "prefix" in without
+
+
+def compaction_seconds(prints: Sequence[TurnFootprint], works: Sequence[Work], cost: CostModel) -> list[float]:
+    """Seconds of what the close of each turn sets off: its compactions, and copies that are fed to score."""
+    return [cost.compaction_s(work) + _copy_s(step, cost) for work, step in zip(works, prints, strict=True)]
 
 
 def _copy_s(step: TurnFootprint, cost: CostModel) -> float:
