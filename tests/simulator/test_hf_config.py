@@ -1,12 +1,13 @@
 """A `config.json`: where it is looked for, what it gives, what is refused and in which words."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from kvmill.errors import UserError
 from kvmill.simulator.catalogue import CATALOGUE, CONFIGS
-from kvmill.simulator.models import find_geometry, geometry_rows
+from kvmill.simulator.models import find_geometry, geometry_rows, same_model
 
 LLAMA = CONFIGS["llama-3.1-8b"]
 
@@ -161,3 +162,12 @@ def test_a_name_that_a_file_gives_itself_fits_a_table(tmp_path):
     assert found.name.startswith("a b [31mcc")
     assert len(found.name) == 97
     assert found.name.isprintable()
+
+
+def test_what_was_measured_with_a_model_is_known_under_its_other_names():
+    shape = find_geometry("qwen3.5-27b")
+    assert same_model("Qwen/Qwen3.5-27B", shape)
+    assert same_model("qwen3.5-27b", replace(shape, max_positions=1000)), "sessions that end earlier"
+    assert not same_model("qwen3.5-4b", shape)
+    assert not same_model("a model of my own", shape)
+    assert not same_model(None, shape)
