@@ -203,7 +203,7 @@ def _ingest_file(
             finished.note(writer.folder, finished.Finished(mark, report.format, ids, report.log))
         return reading.source.opened
     except UserError as error:
-        report.error = str(error)
+        report.error = writer.told(str(error), report.path)
         return []
 
 

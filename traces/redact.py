@@ -26,6 +26,7 @@ from .redact_addresses import colon_addresses, emails, homes
 from .redact_known import Known
 from .redact_names import names, people, signatures
 from .redact_numbers import lettered, numbers
+from .redact_places import placed
 from .redact_secrets import secrets
 from .redact_stand_ins import StandIns
 from .redact_view import BETWEEN, Find, View, unescaped
@@ -57,6 +58,7 @@ KINDS = {
 # Of two rules that overlap, the earlier one of this list decides.
 _RULES: tuple[Callable[[View, StandIns], Iterator[Find]], ...] = (
     secrets,
+    placed,
     emails,
     names,
     signatures,

@@ -15,11 +15,11 @@ from .redact_stand_ins import StandIns
 from .redact_view import Find, View
 
 _LOCAL = re.compile(r"[\w.+%-]{1,64}\Z")
-_DOMAIN = re.compile(r"(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w(-])")
+_DOMAIN = re.compile(r"(?:[A-Za-z0-9\u00c0-\u1fff-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w(-])")
 _RESERVED = re.compile(r"(?:[\w-]+\.)*(?:example(?:\.(?:com|org|net))?|test|invalid|localhost)$", re.IGNORECASE)
 # `icon@2x.png`, `pkg@1.2.3-x.tgz`, `git@github.com:`: written like an address, and none.
 _FILE_ENDINGS = ("css", "gif", "gz", "html", "jpeg", "jpg", "js", "json", "lock", "png", "svg", "tgz", "txt", "webp")
-_AT = ("%40", "\\u0040")
+_AT = ("%40", "\\u0040", "&#64;", "&#x40;", "\uff20")
 _ESCAPED_LOCAL = re.compile(r"(?:[\w.+-]|%2[bB]){1,64}\Z")
 
 _BENCHMARK = ipaddress.ip_network("198.18.0.0/15")
@@ -35,14 +35,14 @@ _DASHES = re.compile(r"-[0-9a-fA-F]{2}-[0-9a-fA-F]{2}-[0-9a-fA-F]{2}-[0-9a-fA-F]
 _NOBODYS_MAC = "02005e"
 
 _HOMES = (  # with any number of backslashes where JSON escaped a separator
-    re.compile(r"home(?<=/home)\\{0,16}/([\w.-]{1,64})"),
-    re.compile(r"Users(?<=[/\\]Users)(?:\\{1,16}|\\{0,16}/)([\w.-]{1,64})"),
+    re.compile(r"home(?<=/home)\\{0,16}/(\w[\w.-]{0,63})"),
+    re.compile(r"Users(?<=[/\\]Users)(?:\\{1,16}|\\{0,16}/)(\w[\w.-]{0,63})"),
 )
 _PLAIN_HOMES = ("shared", "public", "default", "runner", "ubuntu", "user", "node", "app", "vscode")
 
 
 def emails(view: View, stand_ins: StandIns) -> Iterator[Find]:
-    """E-mail addresses, also with the sign spelled `%40` or `\\u0040`."""
+    """E-mail addresses, also with the sign spelled `%40`, `\\u0040`, `&#64;` or in full width."""
     if "@" in view.shadow:
         yield from _around(view.shadow, "@", _LOCAL, stand_ins)
     for sign in _AT:
@@ -122,6 +122,8 @@ def _ip(value: str, stand_ins: StandIns) -> str | None:
         return str(ipaddress.ip_address(int("20010db8", 16) << 96 | int.from_bytes(data[:8])))
     if address in _BENCHMARK or address.is_multicast or int(address) >> 28 == 15 or int(address) >> 24 == 0:
         return None
+    if int(address) % 2**24 == 0:
+        return None  # no machine's, but a release: 4.0.0.0
     return str(_BENCHMARK[int.from_bytes(data[:4]) % _BENCHMARK.num_addresses])
 
 

@@ -35,7 +35,7 @@ _WORDS = (
 )
 _ORDINARY = frozenset(_WORDS.split())
 _OWNER = re.compile(
-    r"(?:[-dlbcps][-rwxsStT]{9}[.+@]?\s{1,4}\d{1,6}\s{1,4}(?:[\w.-]{1,32}\s{1,8})?|(?:USER|LOGNAME|USERNAME|user|login|owner)"
+    r"(?:[-dlbcps][-rwxsStT]{9}[.+@]?\s{1,4}\d{1,6}\s{1,4}(?:[\w.-]{1,32}\s{1,8})?|-(?:home|Users)-|(?:USER|LOGNAME|USERNAME|user|login|owner)"
     r"[=:]\s?|(?:[ug]id|groups)=\d{1,10}\(|~)\Z"
 )
 _PROMPT = re.compile(r"@[\w.-]{1,40}[:~ $#]")

@@ -73,7 +73,7 @@ _DIGIT = re.compile(r"[0-9]")
 _DOTTED = (
     ("eyJ", (0,), re.compile(r"(?<![A-Za-z0-9])(eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"), "jwt"),
     ("SG.", (0,), re.compile(r"(?<![A-Za-z0-9])(SG\.)[\w-]{20,24}\.[\w-]{39,50}"), "api_key"),
-    (":AA", (8, 9, 10), re.compile(r"(?<![A-Za-z0-9])(\d{8,10}:AA)[\w-]{32,33}(?![\w-])"), "api_key"),
+    (":AA", (8, 9, 10), re.compile(r"(?<!\d)(\d{8,10}:AA)[\w-]{32,33}(?![\w-])"), "api_key"),
     ("/services/T", (0,), re.compile(r"(/services/T)[A-Z0-9]{6,12}/B[A-Z0-9]{6,12}/[A-Za-z0-9]{18,30}"), "api_key"),
     ("/api/webhooks/", (0,), re.compile(r"(/api/webhooks/\d{15,20}/)[\w-]{50,90}"), "api_key"),
     ("ya29.", (0,), re.compile(r"(?<![A-Za-z0-9])(ya29\.)[\w-]{20,}"), "api_key"),
@@ -85,7 +85,7 @@ _PEM = re.compile(
     r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----)([^-\x1e]{0,20000})"
     r"(-----END [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----)?"
 )
-_IN_URL = re.compile(r"://([^\s/:@'\"\\]{0,100}):([^\s/:@'\"\\]{1,100})@")
+_IN_URL = re.compile(r"://([^\s/:@'\"\\]{0,100}):([^\s/'\"\\]{1,100})@")
 
 # Words before a secret. What stands behind a colon or an equals sign is the secret, if it looks like one.
 _PASSWORDS = ("passw", "passphrase", "pwd")
@@ -94,7 +94,8 @@ _KEYWORDS += ("private_key", "account_key", "accountkey", "signing_key", "encryp
 _ASSIGNED = re.compile(
     r"(?:(passw(?:or)?d|passphrase|pwd)|secret(?:[_-]?access)?(?:[_-]?key|[_-]?token)?|token|api[_-]?key|access[_-]?key"
     r"|private_key|account_?key|signing_key|encryption_key|sharedaccess(?:key|signature))\d{0,2}"
-    r"(?:[\"']{0,8}\s{0,3}(?:=>|:=|[:=])\s{0,3}|(?<=--password) )"
+    r"(?:[\"']{0,8}\s{0,3}(?:=>|:=|[:=])\s{0,3}"
+    r"|>(?=[^<>\s]{4,200}</)|(?:(?<=--password)|(?<=-token)|(?<=-key)|(?<=-secret)) )"  # XML, arguments of programs
     r"(?:([\"'`])\2{0,7}([^\s\"'`]{4,200})\2|([^\s\"'`,;&<>(){}\[\]|]{6,200})(?![(\w]))"
 )
 _AUTHORISED = re.compile(r"(?:bearer|basic) {1,3}([a-z0-9._~+/=-]{16,4000})")

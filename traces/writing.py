@@ -97,6 +97,11 @@ class Writer:
         origin.counts.rejected += 1
         self.rejects.add(origin.source, Item(origin.place, None, reason, raw))
 
+    def told(self, error: str, path: str) -> str:
+        """What may be printed of an error: it quotes the file, whose own path stays."""
+        kept = path if error.startswith(path) else ""
+        return error if self._redactor is None else kept + self._redactor.text(error[len(kept) :])
+
     def flush(self) -> None:
         """Add what was collected as one segment."""
         rows, self._rows, self._bytes = self._rows, {}, 0

@@ -29,7 +29,8 @@ assistant message. User messages in between go before the assistant message that
 - Every character that was said is kept. A test counts the characters of records and of trajectories, role by role, with
   code that the readers do not share; where they differ, a loss says why.
 - Argument strings are kept to the letter, beside what they parse to. Nothing is repaired.
-- Content given as parts is joined with newlines; parts that are no text are left out (`non_text_content`).
+- Content given as parts is joined with newlines; parts that are no text are left out (`non_text_content`), data
+  in the place of parts is kept as JSON (`content_not_text`).
 - Thinking is kept apart from the content.
 - Usage falls in four disjoint buckets: fresh input, cache read, cache write, output.
 - A log with one record per model call repeats the history in each. Of such a chain only the longest record stays; the
@@ -74,16 +75,18 @@ does. What one place of a run explains is replaced in its other places too: a cu
 its dashes, a password in a command. The answer of `ingest` counts replacements by kind:"""
 
 NOT_ANONYMOUS = """
-Secrets are told by the shapes that providers document, and by the words before them. Cards, accounts and most national
-ids have check digits; ids without strong ones are only taken after a word that names them, so order numbers stay.
+Secrets are told by the shapes that providers document, by the words before them, and by where they stand: arguments of
+programs (`curl -u`, `mysql -p`), headers, cookies, signed addresses, variables such as `STRIPE_KEY`. Cards, accounts
+and most national ids have check digits; ids without strong ones are only taken after a word that names them, so order
+numbers stay.
 Addresses and numbers that are reserved for examples stay. Recorded token ids are dropped where text was replaced.
 
 Stand-ins are derived by a hash with a key of the store, `redaction.key`, readable by its owner alone: without it a
 guess cannot be confirmed, with it a second ingest finds its duplicates. Ids of runs that hold stand-ins therefore
 differ from store to store, unless the key is copied. It is no anonymisation: names in free prose that no structured
 place gives away, postal addresses, birthdays and whatever has no shape stay, and so do words as passwords
-(`"password": "correcthorse"`), passwords in arguments of programs (`curl -u`, `mysql -p`), session cookies, addresses
-at domains with accents, and file names in the reject file.
+(`"password": "correcthorse"`), whatever is encoded otherwise (base64, compressed), text that colours of a terminal cut
+in two, and names of files and folders in the reject file and in the run's own record.
 
 In 100 tau-bench airline runs the names of customers and the user names made of them were replaced, and one address at a
 real mail provider; no date, flight, reservation, order number or price. In the SWE-agent runs nothing but four mentions

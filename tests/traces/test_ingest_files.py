@@ -176,3 +176,13 @@ def test_an_interrupted_ingest_keeps_what_it_has_and_the_next_one_goes_on(store:
 def test_an_empty_path_is_no_folder(tmp_path: Path, path: str) -> None:
     with pytest.raises(UserError, match="an empty path"):
         ingest(Store(tmp_path), [path])
+
+
+def test_what_an_answer_quotes_of_a_refused_file_is_redacted_and_its_path_stays(tmp_path: Path) -> None:
+    path = tmp_path / "ann.lee@corp.io.json"
+    path.write_text('{"ann.lee@corp.io": 1}')
+    for redact in (True, False):
+        [file] = ingest(Store(tmp_path / f"store-{redact}"), [path], redact=redact).files
+        assert file.error is not None
+        assert file.error.startswith(str(path))
+        assert ("ann.lee@corp.io" in file.error.removeprefix(str(path))) is not redact

@@ -82,6 +82,17 @@ UNITS = (
         "'",
     ),
     *(
+        *(
+            " -u a:",
+            "mysql ",
+            "machine a login a ",
+            "x_pass=",
+            "my password is ",
+            "authorization: a ",
+            "cookie: a=",
+            "a=1;",
+        ),
+        *("cookie: ", "&sig=", "A_KEY=", "$6$", "$", "cvv: 1", "<password>", "://a:b@"),
         "\\",
         "\\n",
         "\\u00e9",
