@@ -25,6 +25,8 @@ def looks_like(text: str) -> bool:
     if not begun or begun[0].lstrip()[:1] in "[{" or (len(begun) > 1 and begun[1].lstrip()[:1] in ("{", "[")):
         return False
     names = _header(begun[0])
+    if lines[0].startswith("# ") and (len(begun) < 2 or len(_header(begun[1])) != len(names)):
+        return False  # a heading and prose, rather than a comment and a table
     different = len(set(names)) == len(names) or (len(begun) > 1 and len(_header(begun[1])) == len(names) > 2)
     return len(names) > 1 and different and not any(map(_number, names))
 

@@ -153,6 +153,11 @@ def test_what_stands_before_a_header_is_passed_over(tmp_path: Path, before: str)
     assert values(read(tmp_path, f"{before}a;b\n1;2\n")) == [{"a": "1", "b": "2"}]
 
 
+def test_a_heading_and_prose_are_no_table(tmp_path: Path) -> None:
+    found = read(tmp_path, "# Files\n\nOf other people, all of them, to be read.\nOne, two.\n")
+    assert all(isinstance(each, Bad) for each in found)
+
+
 def test_text_of_a_table_that_is_not_marked_as_text_is_read_and_bytes_are_not(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"a": pa.array(["zwei ü".encode()], pa.binary())}), path)
