@@ -15,6 +15,7 @@ from .slo import Slo, enough, percentile
 
 UNSERVED = 0.05  # share of turns never served, beyond which a fleet is said to be saturated
 MOSTLY = 0.7  # of a limit that a lone decode step takes, beyond which no fleet size helps much
+NEAR = 0.5  # of its limit: below it a promise needs no lever
 LIGHT_LOAD = 0.3  # share of time busy, below which waiting is no cause
 MISS_SHARE = 0.01  # turns that find their cache gone, beyond which residency is said to bind
 ALONE = "; long prompts are slow even alone (raise --tp)"
@@ -228,7 +229,8 @@ def binding(result: SimResult, slos: Sequence[Slo], cost: CostModel) -> str:
         level = f"at {share:.0%} of its limit" if np.isfinite(share) else "beyond measure: too few turns end"
         growing = " and growing" if result.saturated else ""
         nearest = f"p{slo.percentile} {slo.metric.upper()} {level}{growing}, "
-        hint = STRETCHED if slo.metric == "tpot" else ALONE if result.busy_share < LIGHT_LOAD else ""
+        lever = STRETCHED if slo.metric == "tpot" else ALONE if result.busy_share < LIGHT_LOAD else ""
+        hint = lever if share > NEAR else ""
         if slo.metric == "tpot" and lone_s > MOSTLY * slo.limit_s:
             return f"weight streaming: {nearest}one decode step takes {lone_s * 1e3:.0f} ms even alone (raise --tp)"
     if result.miss_share > MISS_SHARE or result.preemptions:

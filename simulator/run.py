@@ -25,6 +25,7 @@ from .workload import Workload
 TURNS = 5000  # measured turns of one replication, about
 SHORT_LOG = 200  # sessions below which a recorded log is measured from its first request
 MOST_REPLICAS = 16_384  # in one simulation
+LONGEST_WAIT_S = 3600.0  # after a log's last session began, that a promise is given time to be broken
 WARM_UP = 0.5  # of the measured time, before it: residency needs a while to settle
 
 
@@ -103,12 +104,17 @@ class Scenario:
         return {name: self.__dict__[name] for name in (*self.__dataclass_fields__, "plans") if name in self.__dict__}
 
     def horizon_s(self) -> tuple[float, float]:
-        """(warm-up, end) in simulated seconds, so that about `turns` turns are measured."""
+        """(warm-up, end) in simulated seconds, so that about `turns` turns are measured.
+
+        A recorded log is watched until its last session is over, at the nominal speed, and could have broken a promise.
+        """
         load, positions = self.load, self.positions
         if load.kind == "recorded":
-            last = max(spec.start_s or 0.0 for spec in load.sessions) + positions.mean_session_s
+            last = max(spec.start_s or 0.0 for spec in load.sessions)
+            longest = max((slo.limit_s for slo in self.slos if slo.metric != "tpot"), default=0.0)
             # A short log has no turns to spare for a warm-up, and ends before it would matter.
-            return (0.1 * last if len(load.sessions) >= SHORT_LOG else 0.0), last
+            warm = 0.1 * last if len(load.sessions) >= SHORT_LOG else 0.0
+            return warm, last + max(positions.mean_session_s, 1.01 * min(longest, LONGEST_WAIT_S))
         if load.agents:
             per_second = load.agents / positions.mean_cycle_s
         else:

@@ -4,7 +4,10 @@ import pytest
 from worlds import TE, closed, deployment, scenario
 
 from kvmill.simulator import run
-from kvmill.simulator.run import run_fleet
+from kvmill.simulator.run import Scenario, run_fleet
+from kvmill.simulator.session import SessionSpec
+from kvmill.simulator.slo import parse_slo
+from kvmill.simulator.workload import Workload, assemble
 
 
 def test_session_plans_travel_with_a_scenario_and_are_not_made_again(monkeypatch):
@@ -19,3 +22,27 @@ def test_session_plans_travel_with_a_scenario_and_are_not_made_again(monkeypatch
 def test_a_scenario_without_plans_is_pickled_too():
     fresh = scenario(closed(5), TE)
     assert "plans" not in pickle.loads(pickle.dumps(fresh)).__dict__
+
+
+def burst(limit, count=250):
+    """As many requests as make a log long, all of them at once."""
+    specs = tuple(SessionSpec(assemble(6000, [50], []), (0.0,), start_s=0.0) for _ in range(count))
+    return Scenario(Workload("log", specs), "full", deployment(), parse_slo([f"ttft_p95={limit}"]))
+
+
+@pytest.mark.parametrize("limit", [0.5, 2.0, 5.0])
+def test_a_log_is_not_over_before_its_last_turn_could_break_a_promise(limit):
+    """Prefills of 6,000 tokens one after the other: whether 95 % of them are through by then is a division."""
+    world = burst(limit)
+    alone = world.cost.step_s(0, 0.0, 1, 6000, 6000 * 3000.0, 1)
+    for replicas in (2, 6, 10, 25, 60):
+        through_s = 0.95 * 250 / replicas * alone
+        if not 0.7 < through_s / limit < 1.3:
+            run = run_fleet(world, replicas, 0)
+            assert run.meets(world.slos) == (through_s < limit), (replicas, through_s, run.values)
+
+
+def test_a_burst_at_the_beginning_is_no_warm_up():
+    assert burst(2.0).horizon_s()[0] == 0.0
+    assert run_fleet(burst(60.0), 4, 0).requests == 250
+    assert burst(1e12).horizon_s()[1] < 4000, "an absurd promise is not waited for"
