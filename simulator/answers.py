@@ -19,7 +19,7 @@ from .plan import plan, scenarios_of
 from .report import averaged, described, promised, quality
 from .run import Scenario, run_fleet
 from .sentence import sentence
-from .series import Series, turn_table
+from .series import Watched
 from .slo import Slo, parse_slo
 from .stored import save_loads, save_plan, save_simulation
 
@@ -259,10 +259,10 @@ def simulate(
     profile = PolicyProfile(text) if keep is not None else profile_of(profiles_of(store, run), text)
     (scenario,) = scenarios_of(setting.load, deployment, slos, {text: profile}, fleet=setting.fleet)
     scenario = scenario if turns is None else replace(scenario, turns=turns)
-    runs, watched = [], _Watched(series)
+    runs, watched = [], Watched(series)
     for r in range(replications):
         runs.append((scenario, run_fleet(scenario, gpus // deployment.tp, seed * 1000 + r, watch=watched.look)))
-        watched.keep(runs[-1][1])
+        watched.keep(runs[-1][1].seed)
         tick(f"{gpus} GPUs, {text}")
     results = [result for _, result in runs]
     found = {
@@ -280,26 +280,3 @@ def simulate(
     if save:
         found["run"] = save_simulation(store, found, runs, seed, watched.rows, watched.turns)
     return found
-
-
-class _Watched:
-    """What each replication looked like over time, and its turns, if they are wanted."""
-
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
-        self.rows: list[dict[str, Any]] = []
-        self.turns: list[Any] = []
-        self.last: tuple[Any, Series, float] | None = None
-
-    def look(self, fleet: Any, warm: float, end: float) -> None:
-        """Begin to watch a run."""
-        if self.wanted:
-            self.last = fleet, Series(fleet, warm, end), warm
-
-    def keep(self, result: SimResult) -> None:
-        """Take down what was seen of a run that is over."""
-        if self.last is not None:
-            fleet, series, warm = self.last
-            self.rows += [{"seed": result.seed} | row for row in series.rows()]
-            self.turns.append((result.seed, turn_table(fleet, warm)))
-            self.last = None

@@ -16,7 +16,8 @@ import simpy
 from ..errors import UserError
 from .arrivals import Renewal, neighbour, pick, recorded
 from .cost import CostModel
-from .deployment import BLOCK_TOKENS, Deployment
+from .deployment import Deployment
+from .furnishing import furnish, house
 from .live import Live
 from .meter import SUMS
 from .positions import Place, Positions
@@ -83,8 +84,9 @@ class Fleet:
                 self.after(place.until_s, self.submit, live)
             elif workload.agents:  # in an open workload a session in its last turn is as good as over
                 self.after(place.until_s, self.renew, agent)
-        self.house(sorted(present, key=lambda item: -item[0].age_s))
-        self.furnish(sorted(present, key=lambda item: item[0].since_s))
+        self.live.update(live for _, live in present)
+        house(present, self.replicas)
+        furnish(present, self.replicas)
         self.expect()
 
     def present(self, rng: np.random.Generator) -> list[Place]:
@@ -108,50 +110,6 @@ class Fleet:
         ages, first_s = law.before(rng, positions.longest_session_s)
         self.arrivals = law.times(later, first_s)
         return positions.at(rng.choice(positions.usable, len(ages)), ages)
-
-    def house(self, present: list[tuple[Place, Live]]) -> None:
-        """Give every session, oldest first, the replica that held the fewest rows when it began.
-
-        Rows are taken to have grown evenly since each session's start. Balancing today's rows instead would begin
-        with a fleet better balanced than any that has been running.
-        """
-        rows, per_second = np.zeros(len(self.replicas)), np.zeros(len(self.replicas))  # today's, and how fast they grew
-        for place, live in present:
-            live.replica = int((rows - place.age_s * per_second).argmin())
-            rows[live.replica] += counted(live)
-            per_second[live.replica] += (counted(live) - live.plan.after[live.plan.begin]) / max(place.age_s, 1e-9)
-            self.replicas[live.replica].load += counted(live)
-            self.live.add(live)
-
-    def furnish(self, present: list[tuple[Place, Live]]) -> None:
-        """Fill each pool with the caches of its sessions, the most recently active first, until one does not fit.
-
-        The rest has left, or is in host memory where caches are moved there.
-        """
-        full: set[int] = set()
-        kept: list[tuple[float, Live, int]] = []
-        for place, live in present:
-            replica, plan, turn = self.replicas[live.replica], live.plan, live.turn - 1
-            if place.since_s > replica.cache.ttl_s:
-                continue
-            need = plan.blocks(turn, plan.rows(turn))
-            lent = 0 if replica.cache.loaded(live) else plan.shared // BLOCK_TOKENS
-            if live.replica in full or need + lent > replica.pool.free:
-                full.add(live.replica)
-                if replica.cache.offloads:
-                    kept.append((place.since_s, live, need))
-                continue
-            replica.pool.take(need + lent)
-            if lent:
-                replica.pool.share(plan.group, lent)
-            live.blocks = need
-            kept.append((place.since_s, live, need))
-        for since_s, live, need in reversed(kept):
-            cache = self.replicas[live.replica].cache
-            if live.blocks:
-                cache.keep(live, -since_s)
-            elif cache.host.put(live, need):
-                live.parked = need
 
     # -- the life of a session -----------------------------------------------------------------------------
 

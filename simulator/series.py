@@ -119,3 +119,26 @@ def turn_table(fleet: Fleet, since_s: float = 0.0) -> pa.Table:
         values = turns[:, k].astype(np.int64) if name in WHOLE else np.ascontiguousarray(turns[:, k])
         columns["output_tokens" if name == "output" else name] = pa.array(values, mask=np.isnan(turns[:, k]))
     return pa.table(columns)
+
+
+class Watched:
+    """How each replication went over time, and its turns; nothing unless they are `wanted`."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+        self.rows: list[dict[str, Any]] = []
+        self.turns: list[tuple[int, pa.Table]] = []
+        self._last: tuple[Fleet, Series, float] | None = None
+
+    def look(self, fleet: Fleet, warm: float, end: float) -> None:
+        """Begin to watch a run."""
+        if self.wanted:
+            self._last = fleet, Series(fleet, warm, end), warm
+
+    def keep(self, seed: int) -> None:
+        """Take down what was seen of the run of `seed`, which is over."""
+        if self._last is not None:
+            fleet, series, warm = self._last
+            self.rows += [{"seed": seed} | row for row in series.rows()]
+            self.turns.append((seed, turn_table(fleet, warm)))
+            self._last = None
