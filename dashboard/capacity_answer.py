@@ -52,9 +52,7 @@ def figures(row: Row) -> list[Figure]:
         Figure("GPUs saved · simulated", saved, _between(row, "gpus_saved")),
         Figure("USD per month · assumed price", _whole(row.get("cost_per_month")), _month(row)),
         Figure("Turns to break even · simulated", _turns(row), str(row.get("turns_break_even_note") or "")),
-        Figure(
-            "GPUs if slower / faster · simulated", _pair(row), "machines, by the error of the cost model (estimated)"
-        ),
+        Figure("GPUs slower / faster · simulated", _pair(row), "machines, by the error of the cost model (estimated)"),
         Figure("Headroom in load · simulated", _headroom(row), str(row.get("headroom_note") or "")),
         Figure("Batch, mean · simulated", _short(row.get("batch_mean")), f"at most {_whole(row.get('batch_max'))}"),
         Figure("Tokens per second · simulated", _whole(row.get("throughput_tokens_per_s")), _rates(row)),

@@ -44,20 +44,17 @@ def fleets(service: Service, ask: Ask, frame: Row, pair: Rows, slo: Mapping[str,
         left.altair_chart(charts.p95_by_fleet(mine, "ttft", slo.get("ttft_p95")), width="stretch")
         right.altair_chart(charts.p95_by_fleet(mine, "tpot", slo.get("tpot_p95")), width="stretch")
         st.caption("Points: mean over replications; lines: least to largest; red: the promise.")
-    left, right = st.columns(2)
-    with left:
-        st.subheader("Goodput · simulated")
-        if any(entry["goodput"] is not None for entry in rows):
-            st.altair_chart(charts_capacity.goodput(rows, list(pair)), width="stretch")
-            st.caption("Dashed: the fleet of the answer.")
-        else:
-            st.write(OLD_PLAN)
-    with right:
-        st.subheader("KV occupancy over time · simulated")
-        if watched:
-            st.altair_chart(charts_capacity.kv_over_time(watched, list(pair)), width="stretch")
-            st.caption("Dashed: held by running requests. The rest are caches of agents whose tools run.")
-        capacity_jobs.over_time(service, ask, wanted, {entry["policy"] for entry in watched})
+    st.subheader("Goodput · simulated")
+    if any(entry["goodput"] is not None for entry in rows):
+        st.altair_chart(charts_capacity.goodput(rows, list(pair)), width="stretch")
+        st.caption("Dashed: the fleet of the answer.")
+    else:
+        st.write(OLD_PLAN)
+    st.subheader("KV occupancy over time · simulated")
+    if watched:
+        st.altair_chart(charts_capacity.kv_over_time(watched, list(pair)), width="stretch")
+        st.caption("Dashed: held by running requests. The rest are caches of agents whose tools run.")
+    capacity_jobs.over_time(service, ask, wanted, {entry["policy"] for entry in watched})
 
 
 def to_load(service: Service, ask: Ask, bounds: Sequence[Bound], answers: Rows) -> None:

@@ -6,20 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..replay.policies.base import Policy
-from ..replay.policies.options import split_spec
 from ..replay.policies.registry import POLICIES, parse_policies, parse_policy
+from .looks import short_names
 
 RATIOS = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5", "0.7")
 _SPELLED = ("te(proxy=assistant,delay=1)", "te(proxy=boundary)", "am(proxy=assistant,delay=1)")
 METHODS = (*_SPELLED, *(name for name in POLICIES if name not in ("full", "te", "am")))
 """What can be ticked: token eviction and attention matching as the paper has them, every other policy by its name."""
+NAMES = short_names(METHODS, keeps=False)
+"""What to call them: no two alike."""
 CHOSEN_METHODS, CHOSEN_RATIOS = _SPELLED[:2], ("0.2",)
-
-
-def short(method: str) -> str:
-    """What to call a method where there is little room: its name, and where its queries come from."""
-    name, options = split_spec(method)
-    return " ".join(filter(None, [name, options.get("proxy")]))
 
 
 def summary(method: str) -> str:

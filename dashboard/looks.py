@@ -87,13 +87,13 @@ def _mark(slot: int) -> Mark:
     return Mark(hues[slot % len(hues)], SHAPES[slot % len(SHAPES)], DASHES[slot % len(DASHES)])
 
 
-def short_names(policies: Sequence[str]) -> dict[str, str]:
-    """What to call each policy where there is little room: its name, query source and keep ratio.
+def short_names(policies: Sequence[str], *, keeps: bool = True) -> dict[str, str]:
+    """What to call each policy where there is little room: its name, query source and keep ratio (if `keeps`).
 
     Policies that would be called the same get the options in which they differ, and their whole text if that does
     not tell them apart either. So no two names are the same.
     """
-    names = {policy: _brief(policy) for policy in policies}
+    names = {policy: _brief(policy, keeps) for policy in policies}
     for name in set(names.values()):
         alike = [policy for policy in policies if names[policy] == name]
         if len(alike) > 1:
@@ -111,11 +111,11 @@ def keep_of(policy: str) -> str:
     return "" if keep is None else str(keep)
 
 
-def _brief(policy: str) -> str:
+def _brief(policy: str, keeps: bool) -> str:
     name, options = _parts(policy)
     keep = keep_of(policy)
     rest = [] if keep else [f"{key}={value}" for key, value in options.items() if key not in ("proxy", "keep")]
-    return " ".join(filter(None, [name, options.get("proxy"), keep, *rest]))
+    return " ".join(filter(None, [name, options.get("proxy"), keep if keeps else "", *rest]))
 
 
 def _parts(policy: str) -> tuple[str, dict[str, str]]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from ..errors import UserError
 from ..traces.store import Store
@@ -25,6 +26,8 @@ ORIGINS = {
 }
 MOST_PROBLEMS = 10
 NOT_MEASURED = "–"
+FIGURE_PX = 210
+"""Width of a figure with its label: two beside the sidebar of a narrow window."""
 _SHOWN = "token shown"
 _GUESSES = Buckets(rate_per_s=0.2, burst=5)  # tokens tried per address, over all sessions
 
@@ -157,6 +160,11 @@ def legend(*words: str) -> None:
 def rows_shown(rows: Sequence[Mapping[str, Any]], **more: Any) -> None:
     """Rows as a table as wide as the page; an en dash where nothing was measured. `more` is `st.dataframe`'s."""
     st.dataframe(rows, hide_index=True, width="stretch", placeholder=NOT_MEASURED, **more)
+
+
+def figures() -> DeltaGenerator:
+    """Room for figures of `FIGURE_PX` each, side by side: as many to a row as fit, so that none is cut short."""
+    return st.container(horizontal=True)
 
 
 def number(value: float | int | None, form: str = ",.0f") -> str:

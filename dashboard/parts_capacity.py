@@ -16,7 +16,8 @@ from . import queries_capacity
 from .capacity_answer import Figure
 from .capacity_setting import LOAD, MACHINE, Ask, Setting, command, places, promises, shared
 from .choices import METHODS, policies_of
-from .parts import linked, refusal_shown, visitor
+from .looks import short_names
+from .parts import FIGURE_PX, figures, linked, refusal_shown, visitor
 from .said import plain
 from .service import Service
 from .verbs import Option
@@ -26,7 +27,6 @@ MOVED = "capacity moved"
 """Key of the session: whether policy or keep ratio were changed since the settings were."""
 BASE, SEEN, CHOSEN = "capacity base", "capacity seen", "capacity chosen"
 _KEEPS = (0.05, 1.0)
-_ACROSS = 3
 _CHOICES = {
     "tp": ("auto", "1", "2", "4", "8"),
     "dtype": ("bf16", "fp8"),
@@ -107,7 +107,8 @@ def policy(known: Sequence[str]) -> tuple[str, str, float | None]:
     methods = list(dict.fromkeys([*(parted(text)[0] for text in known if text != "full"), *METHODS]))
     left, right = st.columns([2, 3])
     with left:
-        method = linked("policy", methods, first, label="Policy")
+        names = short_names(methods, keeps=False)
+        method = linked("policy", methods, first, label="Policy", shown=names.__getitem__)
     keeps = policies_of([method], ["0.5"])[-1].ratio is not None
     if "capacity keep" not in st.session_state:
         st.session_state["capacity keep"] = _asked_keep() or float(ratio or 0.2)
@@ -170,13 +171,14 @@ def parted(text: str) -> tuple[str, float | None]:
     return method, None if keep is None else float(keep)
 
 
-def shown(figures: Sequence[Figure]) -> None:
+def shown(told: Sequence[Figure]) -> None:
     """Figures with what hangs on them beneath, as many to a row as their labels leave room for."""
-    for begin in range(0, len(figures), _ACROSS):
-        for column, figure in zip(st.columns(_ACROSS), figures[begin : begin + _ACROSS], strict=False):
-            column.metric(figure.label, figure.value)
-            if figure.note:
-                column.caption(plain(figure.note))
+    with figures():
+        for figure in told:
+            with st.container(width=FIGURE_PX):
+                st.metric(figure.label, figure.value)
+                if figure.note:
+                    st.caption(plain(figure.note))
 
 
 def copied(ask: Ask, replications: int) -> str:

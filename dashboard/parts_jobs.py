@@ -72,7 +72,11 @@ def _panel(id: str, live: bool) -> None:
             f"Asked for by {plain(job.asked.by)} at {job.asked.submitted[:19].replace('T', ' ')} UTC; job {job.id}"
         )
         with st.expander("Log", expanded=job.state in ("failed", "lost")):
-            st.code(jobs.log(id, _LOG_BYTES) or "Nothing was said yet.", language=None, wrap_lines=True)
+            st.code(
+                jobs.log(id, _LOG_BYTES) or ("Nothing was said." if job.ended else "Nothing was said yet."),
+                language=None,
+                wrap_lines=True,
+            )
         st.code(queries_jobs.command_of(job), language="bash", wrap_lines=True)
 
 

@@ -12,11 +12,11 @@ from ..console import duration, size
 from ..errors import UserError
 from ..replay.doctor import models
 from ..replay.policies.base import Policy
-from ..replay.start import MEASURES, MODES
+from ..replay.wanted import MEASURES, MODES
 from ..traces.store import Store
 from . import choices, queries_replay
 from .estimate import Estimate, estimate
-from .parts import linked, refusal_shown, visitor
+from .parts import FIGURE_PX, figures, linked, refusal_shown, visitor
 from .said import plain
 from .service import Service
 
@@ -60,8 +60,9 @@ def settings(found: Mapping[str, str]) -> dict[str, Any]:
             "Policies, besides the full cache",
             choices.METHODS,
             default=choices.CHOSEN_METHODS,
-            format_func=choices.short,
+            format_func=choices.NAMES.__getitem__,
             help="  \n".join(f"`{name}`: {plain(choices.summary(name))}" for name in choices.METHODS),
+            wrap=True,
             key="replay methods",
             persist_state="session",
         )
@@ -121,11 +122,12 @@ def expected(store: Store, options: dict[str, Any]) -> Estimate:
         options["measure"],
         queries_replay.past(store, options["model"]),
     )
-    columns = st.columns(4)
-    columns[0].metric("Trajectories", f"{found.trajectories:,}", help=f"{found.policies} policies on each")
-    columns[1].metric("Tokens · estimated", f"{found.tokens:,}")
-    columns[2].metric("Time · estimated", "unknown" if found.seconds is None else duration(found.seconds))
-    columns[3].metric("Memory · estimated", "unknown" if found.bytes is None else size(found.bytes))
+    with figures():
+        st.metric("Trajectories", f"{found.trajectories:,}", help=f"{found.policies} policies on each", width=FIGURE_PX)
+        st.metric("Tokens · estimated", f"{found.tokens:,}", width=FIGURE_PX)
+        took = "unknown" if found.seconds is None else duration(found.seconds)
+        st.metric("Time · estimated", took, width=FIGURE_PX)
+        st.metric("Memory · estimated", "unknown" if found.bytes is None else size(found.bytes), width=FIGURE_PX)
     st.caption("Rough, for a machine that does nothing else: " + "; ".join(found.rests_on))
     load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
     if load > cores:

@@ -14,7 +14,7 @@ from ..traces.formats import FORMATS
 from ..traces.request_checks import summary_text
 from ..traces.store import Store
 from . import charts_traces, parts_uploads, queries_jobs, queries_traces
-from .parts import number, refusal_shown, rows_shown, visitor
+from .parts import FIGURE_PX, figures, number, refusal_shown, rows_shown, visitor
 from .parts_jobs import watch
 from .said import plain
 from .service import Service
@@ -109,8 +109,9 @@ def became(service: Service, run: str) -> None:
     answer = queries_jobs.answer_of_run(service.jobs, found, "traces ingest", run) or {}
     told = {**info.config, **answer}
     names = ("accepted", "duplicates", "chained", "rejected")
-    for column, name in zip(st.columns(len(names)), names, strict=True):
-        column.metric(f"{name} · recorded", number(told.get(name)))
+    with figures():
+        for name in names:
+            st.metric(f"{name} · recorded", number(told.get(name)), width=FIGURE_PX)
     st.caption(
         "Every record is accepted, or a duplicate of one in the store, or a single call that a longer record holds "
         "(chained), or rejected with its reason. A dash: the run did not keep the figure."

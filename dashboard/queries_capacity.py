@@ -180,11 +180,11 @@ def replays(store: Store) -> list[RunInfo]:
 
 
 def told_replay(info: RunInfo) -> str:
-    """A replay in a few words, for a choice: the model that it measured with first."""
+    """A replay in a few words, for a choice: first when it began, which tells those of one model apart."""
     config, when = info.config, info.created_at[:16].replace("T", " ")
     count = len(config.get("trajectory_ids") or ())
-    said = [config.get("model") or "an unnamed model", config.get("dtype"), config.get("mode")]
-    said += [f"{count} trajectories" if count else None, when, info.run_id]
+    said = [when, config.get("model") or "an unnamed model", config.get("mode")]
+    said += [f"{count} trajectories" if count else None, config.get("dtype"), info.run_id]
     return " · ".join(str(word) for word in said if word)
 
 

@@ -116,15 +116,13 @@ if row:
         rows_shown(effects)
 
 st.subheader("Sensitivity")
-left, right = st.columns(2)
-with left:
-    capacity_details.to_load(service, ask, bounds, [entry for entry in (full, row) if entry])
-right.markdown("**To the accuracy that may be lost** · measured and simulated")
+capacity_details.to_load(service, ask, bounds, [entry for entry in (full, row) if entry])
+st.markdown("**To the accuracy that may be lost** · measured and simulated")
 tolerated = said.by_tolerance(list(answers.values()))
 if any(entry["policy"] != "full" for entry in tolerated):
-    right.altair_chart(charts_capacity.gpus_by_tolerance(tolerated), width="stretch")
+    st.altair_chart(charts_capacity.gpus_by_tolerance(tolerated), width="stretch")
 else:
-    right.write("No loss of accuracy was measured for a policy that was planned: replay the policies first.")
+    st.write("No loss of accuracy was measured for a policy that was planned: replay the policies first.")
 
 shapes = (own.config.get("other_shapes") if own else None) or []
 if shapes:

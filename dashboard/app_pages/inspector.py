@@ -86,6 +86,7 @@ chosen = right.multiselect(
     format_func=names.__getitem__,
     help="  \n".join(f"{plain(names[policy])}: `{policy}`" for policy in order),
     max_selections=MOST_POLICIES,
+    wrap=True,
     key=SIDE,
     persist_state="session",
 )

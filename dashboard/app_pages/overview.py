@@ -4,7 +4,18 @@ import streamlit as st
 
 from kvmill.dashboard import queries, queries_jobs
 from kvmill.dashboard.advice import DEMO, next_steps
-from kvmill.dashboard.parts import damage_shown, legend, number, open_service, refusal_shown, rows_shown, visitor
+from kvmill.dashboard.looks import short_names
+from kvmill.dashboard.parts import (
+    FIGURE_PX,
+    damage_shown,
+    figures,
+    legend,
+    number,
+    open_service,
+    refusal_shown,
+    rows_shown,
+    visitor,
+)
 from kvmill.dashboard.parts_jobs import go_to, watch_live
 
 ARROW = ":material/arrow_forward:"
@@ -28,17 +39,20 @@ else:
 
 if rows:
     st.caption(f"{rows[0]['workload']}, {rows[0]['model']}: plan {plans[0]}")
-    columns = st.columns(len(rows[:4]))
-    for column, row in zip(columns, rows[:4], strict=True):
-        low, high = row.get("gpus_saved_low"), row.get("gpus_saved_high")
-        saved = row.get("gpus_saved")
-        interval = f" ({number(low)} to {number(high)})" if low is not None and high is not None else ""
-        column.metric(
-            f"{row['policy']} · simulated",
-            f"{number(row.get('gpus'))} × {row['gpu'].upper()}",
-            delta=f"{number(saved)} saved{interval}" if saved else None,
-            help="GPUs needed to keep the promise, and GPUs saved against `full` with the 95 % interval.",
-        )
+    names = short_names([row["policy"] for row in rows])
+    with figures():
+        for row in rows:
+            low, high = row.get("gpus_saved_low"), row.get("gpus_saved_high")
+            saved = row.get("gpus_saved")
+            interval = f" ({number(low)} to {number(high)})" if low is not None and high is not None else ""
+            st.metric(
+                f"{names[row['policy']]} · simulated",
+                f"{number(row.get('gpus'))} × {row['gpu'].upper()}",
+                delta=f"{number(saved)} saved{interval}" if saved else None,
+                help=f"`{row['policy']}`: GPUs needed to keep the promise, and GPUs saved against `full` with the 95 % "
+                "interval.",
+                width=FIGURE_PX,
+            )
     legend("simulated")
 
 watch_live()

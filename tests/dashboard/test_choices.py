@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvmill.dashboard.choices import CHOSEN_METHODS, CHOSEN_RATIOS, METHODS, RATIOS, policies_of, short
+from kvmill.dashboard.choices import CHOSEN_METHODS, CHOSEN_RATIOS, METHODS, NAMES, RATIOS, policies_of
 from kvmill.errors import UserError
 from kvmill.replay.policies.registry import QUICK_POLICIES
 
@@ -28,8 +28,8 @@ def test_the_defaults_are_those_of_the_quick_demo():
 
 
 def test_the_names_of_what_can_be_ticked_are_short_and_no_two_alike():
-    names = [short(method) for method in METHODS]
-    assert names[:2] == ["te assistant", "te boundary"]
+    names = list(NAMES.values())
+    assert names[:3] == ["te assistant", "te boundary", "am assistant"]
     assert len(set(names)) == len(METHODS)
     assert max(map(len, names)) <= len("expected_attention")
 

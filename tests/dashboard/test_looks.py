@@ -47,6 +47,14 @@ def test_only_what_differs_is_added_to_names_that_would_be_alike():
     assert looks.short_names(["hybrid(window=512,pool=256)"]).popitem()[1] == "hybrid window=512 pool=256"
 
 
+@given(st.lists(SPELLED, unique=True), st.booleans())
+def test_no_two_names_are_alike_with_a_keep_ratio_or_without(policies: list[str], keeps: bool):
+    names = looks.short_names(policies, keeps=keeps)
+    assert list(names) == policies
+    assert len(set(names.values())) == len(policies)
+    assert looks.short_names(["te(proxy=tool,keep=0.3)"], keeps=False).popitem()[1] == "te tool"
+
+
 @given(st.lists(SPELLED, unique=True))
 def test_no_two_policies_are_called_or_drawn_alike(policies: list[str]):
     names, marks = looks.short_names(policies), looks.marks(policies)

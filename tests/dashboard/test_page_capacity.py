@@ -47,7 +47,7 @@ def test_a_stored_plan_leads_with_its_sentence_and_its_figures(own_store: Path):
     shown = figures(app)
     assert shown["GPUs needed · simulated"] == "14"
     assert shown["GPUs saved · simulated"] == "13"
-    assert shown["GPUs if slower / faster · simulated"] == "15 / 13"
+    assert shown["GPUs slower / faster · simulated"] == "15 / 13"
     assert shown["Turns to break even · simulated"] == "1.90 ×"
     assert "What binds (simulated): KV blocks." in words(app)
     assert "400 agents (assumed)" in list(app.dataframe[-1].value["value"])

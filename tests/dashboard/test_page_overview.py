@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,3 +64,21 @@ def test_a_store_of_traces_alone_is_no_empty_store(own_store: Path):
     text = words(open_page("overview"))
     assert "kvmill replay --traces last" in text
     assert "Run the demo here" not in text
+
+
+def test_every_policy_of_the_plan_is_shown_not_only_those_that_need_the_most(own_store: Path):
+    store = Store.open(own_store)
+    info = store.info(fabricate.plan(store))
+    many = [f"te(proxy=assistant,delay=1,keep=0.{n})" for n in range(1, 6)]
+    (row,) = [row for row in fabricate.planned()["plans"] if row["policy"] == "full"]
+    same = {"workload": "long-agents", "model": "qwen3.5-27b", "gpu": "h200"}
+    run = store.begin("plan", dict(info.config) | {"policies": ["full", *many]})
+    told = [row | {"policy": policy, "gpus": 30 - n} for n, policy in enumerate(["full", *many])]
+    run.add(
+        {"plans": [same | {"policy": one["policy"], "gpus": one["gpus"], "detail": json.dumps(one)} for one in told]},
+        key="plan",
+    )
+    run.finish()
+    shown = {metric.label: metric.value for metric in open_page("overview").metric}
+    assert shown["te assistant 0.5 · simulated"] == "25 × H200"
+    assert len(shown) == 6
