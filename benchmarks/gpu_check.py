@@ -3,7 +3,8 @@
 Needs Python 3.12, torch, triton, transformers and pyarrow; no installation, no network, at most six minutes. Every
 operation is compared with its float64 reference on all shapes, timed against torch and the measured roofline, and held
 to its target; one compaction is compared with one decode step; a random model is replayed. The parts run in processes
-of their own, each with a time limit: a failure is a row. `--dry-run` does all of it on a CPU at toy size.
+of their own, each with a time limit: a failure is a row. `--dry-run` does all of it on a CPU at toy size, under
+Triton's interpreter; that of Triton 3.6 needs a numpy below 2.4, as it makes scalars of arrays.
 
 Exit code 0: every part ended and every case is right (targets may be missed: they are figures); 2: no GPU; 6: not so.
 """

@@ -63,8 +63,9 @@ def compact_kv(
     `in_place` moves the rows to the front of the given tensors and returns views of their first m. Every list must
     ascend: then a row moves to a lower place or stays, and a forward copy overwrites nothing that is still needed.
 
-    ValueError for what does not fit together, rows that do not exist, and lists that do not ascend. Triton finds the
-    last two without making the host wait for the device: such a row becomes NaN.
+    ValueError for what does not fit together, rows that do not exist, lists that do not ascend, lengths beyond a list,
+    and, in place, rows that share memory. Triton finds what lies in lists and lengths without making the host wait for
+    the device: such a row becomes NaN, and a length beyond its list ends where that does.
     """
     stacks = as_layers(keys, 3), as_layers(values, 3)
     alike(keys=stacks[0], values=stacks[1])

@@ -70,7 +70,8 @@ def _attend_kernel(
 ):
     """One block of rows over one piece of the keys: output, log-sum-exp and largest logit, (splits, H_kv, R, …).
 
-    Logits (H_kv, R, n) are stored in units of log 2.
+    Maximum t and sum as in `_add_keys` of `totals`, and the output likewise: o′ = o·2^(t − t′) + Σ_j 2^(l_j − t′)·v_j,
+    divided by the sum at the end (FlashAttention, arXiv 2205.14135). Logits (H_kv, R, n) are stored in units of log 2.
     """
     p_s = tl.program_id(0)
     p_r = tl.program_id(1)

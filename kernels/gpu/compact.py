@@ -125,7 +125,12 @@ def _move_forward(
     SLOTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """Read BLOCK_M rows, then write them: as the list ascends, all later ones lie behind what is written."""
+    """Read BLOCK_M rows, then write them: as the list ascends, all later ones lie behind what is written.
+
+    Nobody else writes here: a head's slice belongs to one program. Its warps wait for each other between reading and
+    writing, so none overwrites a row of this step that another has yet to read; rows of the next step are out of reach,
+    as row i of the result comes from row i or later.
+    """
     for start in range(0, limit, BLOCK_M):
         o_m = start + tl.arange(0, BLOCK_M)
         m_m = o_m < limit

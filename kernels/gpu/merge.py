@@ -98,7 +98,10 @@ def _merge_kernel(
     HAS_VALUE_WEIGHTS: tl.constexpr,
     HAS_COUNTS: tl.constexpr,
 ):
-    """One group of one head."""
+    """One group of one head: the means of its rows into (H, m, D) keys and values, and Σ counts into (H, m).
+
+    Rows `order`[`starts`[group]…`starts`[group + 1]] are its members, read as they lie and added in that order.
+    """
     p_m = tl.program_id(0)
     p_h = tl.program_id(1).to(tl.int64)
     start = tl.load(starts + p_h * (clusters + 1) + p_m).to(tl.int32)
@@ -146,7 +149,11 @@ def _nearest_kernel(
     PRECISION: tl.constexpr,
     EARLIER: tl.constexpr,
 ):
-    """min and argmin over the others of ‖o‖²/2 − x·o for a block of rows; EARLIER: over those of lower index only."""
+    """min and argmin over the others of ‖o‖²/2 − x·o for a block of rows; EARLIER: over those of lower index only.
+
+    It is the squared distance ‖x‖² + ‖o‖² − 2·x·o less what all others share, halved; `halves` (H, n) are the ‖o‖²/2.
+    Equals go to the first: `tl.min` takes the first of a tile, and a later tile must be strictly nearer.
+    """
     p_r = tl.program_id(0)
     p_h = tl.program_id(1).to(tl.int64)
     first = p_r * BLOCK_R

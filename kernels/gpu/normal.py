@@ -84,7 +84,11 @@ def _normal_kernel(
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One tile of AᵀA (GRAM) or of Aᵀr over one piece of the rows, into `sums` (splits, H_kv, m, m or width)."""
+    """One tile of AᵀA (GRAM) or of Aᵀr over one piece of the rows, into `sums` (splits, H_kv, m, m or width).
+
+    Tile (p_i, p_j) is Σ over blocks of rows of A_iᵀ·A_j, (BLOCK_M, BLOCK_R)·(BLOCK_R, BLOCK_M), or of A_iᵀ·r_j: what
+    `_entries` forms of A lives for one block. A and r both carry the gains of the rows.
+    """
     p_i = tl.program_id(0) // across
     p_j = tl.program_id(0) % across
     p_s = tl.program_id(1)

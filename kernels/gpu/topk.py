@@ -1,8 +1,12 @@
 """`pool_topk` on the GPU: pooling, radix selection and the ascending list in one launch, a program per row of scores.
 
-A score becomes a number of 32 bits of the same order, a forced one the largest. Its digits of 8 bits are found from the
-top: counting the digits of the rows that share all digits so far says which one the last row that stays has. Five
-passes over the scores, which stay in the cache of a multiprocessor; a sort would move them through memory many times.
+A score becomes a number of 32 bits of the same order, its rank, and a forced one the largest. Sought is the rank of the
+last token that stays, digit by digit of 8 bits from the top. With m tokens to keep: count, for each of the 256 digits,
+the tokens that have it; go down from the largest digit until m tokens are passed; that digit is the one sought, and m
+less those with larger ones is what is still to be found among the tokens that have it, by their next digit. After four
+digits the rank is known, and a fifth pass writes what lies above it, and of its equals the first. Alabi, Blanchard,
+Gordon and Steinbach, "Fast k-selection algorithms for graphics processing units" (2012), call it radix select. The
+passes read scores that stay in the cache of a multiprocessor; a sort would move them through memory many times.
 """
 
 # Launch options are not among a kernel's arguments, and a value of Triton is no value of Python.
@@ -70,7 +74,9 @@ def _topk_kernel(
     HAS_FORCED: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """One row: `chosen` (rows, keep), and `notes` (rows, 2): scores that are not numbers, and forced ones."""
+    """One row of (rows, n) scores into `chosen` (rows, keep), ascending, and `notes` (rows, 2): how many scores are no
+    numbers, and how many are forced.
+    """
     p_r = tl.program_id(0).to(tl.int64)
     scores += p_r * stride_sr
     forced += p_r * stride_fr

@@ -45,7 +45,11 @@ def _add_keys(
     UPCAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Add the keys `begin`…`end` to the running maximum and sum of each row. MASKED: some may be hidden from some."""
+    """Add the keys `begin`…`end` to the running maximum t and sum s of each row, both (BLOCK_R,), in units of log 2.
+
+    t′ = max(t, max_j l_j), s′ = s·2^(t − t′) + Σ_j 2^(l_j − t′): no logit is kept, and no sum overflows (the online
+    softmax of arXiv 1805.02867). MASKED: some keys may be hidden from some rows.
+    """
     for start in range(begin, end, BLOCK_N):
         b_dot = products(
             b_q, queries, first, rows, stride_qr, keys, start, end, stride_kn, columns,
