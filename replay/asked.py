@@ -23,6 +23,7 @@ from .stepwise import Asking, longest_reply
 MEASURES = ("quality", "latency", "both")
 COMPACTED = "already compacted when it was recorded; --include-compacted replays it"
 NO_PREFIX = "no message before the first reply: there is nothing that it could answer"
+NO_TURN = "no reply was recorded: there is nothing to replay"
 CONTENTS = "trajectory_contents"  # in a run's config: what every trajectory was, probes included, by id
 
 
@@ -76,6 +77,8 @@ class Asked:
         """Why a trajectory is not replayed, None if it is."""
         if trajectory.already_compacted and not self.include_compacted:
             return COMPACTED
+        if not trajectory.turns:
+            return NO_TURN
         return None if trajectory.prefix else NO_PREFIX
 
     def load(self, *, device: str | None = None, threads: int | None = None, spread: bool = False) -> LoadedModel:

@@ -143,17 +143,24 @@ def test_runs_that_were_compacted_before_are_left_out_unless_asked_for(tmp_path:
     assert summary(store, run)["policies"][1]["status"] == {"ok": 2, "failed": 0, "skipped": 0}
 
 
-@pytest.mark.parametrize(("mode", "equal_size"), [("teacher", None), ("teacher", TE), ("closed", None)])
-def test_a_run_that_begins_with_a_reply_is_skipped(
-    tmp_path: Path, model: str, mode: str, equal_size: str | None
+@pytest.mark.parametrize(
+    ("mode", "equal_size", "lacking", "why"),
+    [
+        ("teacher", None, "prefix", "no message before the first reply: there is nothing that it could answer"),
+        ("teacher", TE, "turns", "no reply was recorded: there is nothing to replay"),
+        ("closed", None, "prefix", "no message before the first reply: there is nothing that it could answer"),
+    ],
+)
+def test_a_run_without_a_beginning_or_without_a_reply_is_skipped(
+    tmp_path: Path, model: str, mode: str, equal_size: str | None, lacking: str, why: str
 ) -> None:
-    runs = [talk(3), replace(talk(3, id="begun"), prefix=())]
+    runs = [talk(3), replace(talk(3, id="begun"), probes=(), **{lacking: ()})]
     more = {"mode": mode, "max_action_tokens": 3} if mode != "teacher" else {}
     store, run = replayed(tmp_path, model, runs, equal_size=equal_size, **more)
     found = summary(store, run)
     assert {tuple(entry["status"].values()) for entry in found["policies"]} == {(1, 0, 1)}
-    assert found["skipped"][0]["reason"] == "no message before the first reply: there is nothing that it could answer"
-    assert "nothing that it could answer" in summary_text(found)
+    assert found["skipped"][0]["reason"] == why
+    assert why in summary_text(found)
     store, run = replayed(tmp_path, model, runs[1:], equal_size=equal_size, **more)
     assert {tuple(entry["status"].values()) for entry in summary(store, run)["policies"]} == {(0, 0, 1)}
 
