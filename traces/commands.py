@@ -75,7 +75,7 @@ def _columns(given: str | None) -> dict[str, str] | None:
 
 def _ingested(report: IngestReport) -> str:
     logs = {file.log is not None for file in report.files if file.accepted or file.duplicates}
-    what = {(True,): "requests", (False,): "trajectories"}.get(tuple(logs), "records")
+    what = "records" if len(logs) != 1 else "requests" if True in logs else "trajectories"
     lines = [
         f"{what}: {report.accepted} accepted, {report.rejected} rejected, {report.duplicates} in the store already"
     ]

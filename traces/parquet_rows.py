@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ from . import values
 from .reading import Bad, Record
 from .unpack import MAX_RATIO, PLAIN_BYTES
 
+_INT64_DIGITS = 18
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 4096
 _TEXT_ROWS = 64  # a value may be long although its column chunk is small: a dictionary holds it once
@@ -21,7 +22,8 @@ _MAX_CHUNK_BYTES = 256 << 20  # of one column of one row group, of which pages a
 
 
 def records(file: BinaryIO, where: str) -> Iterator[Record | Bad]:
-    """The rows, numbered from 1. Times become ISO text, NaN null, decimals numbers; bytes that are no text are refused.
+    """The rows, numbered from 1. Times become ISO text, NaN null, decimals numbers, or text if they are whole and long;
+    bytes that are no text are refused.
 
     InputError if it is no Parquet file that can be read.
     """
@@ -38,12 +40,20 @@ def records(file: BinaryIO, where: str) -> Iterator[Record | Bad]:
             table = pa.Table.from_arrays(columns, names=list(targets))
             for row in table.to_pylist(maps_as_pydicts="lossy"):
                 place += 1
-                reason = values.flaw(row)
-                yield Record(place, row) if reason is None else Bad(place, reason, "")
+                yield _record(place, row)
     except (pa.ArrowException, OSError) as error:
         if place == 0:
             raise InputError(f"{where}: no Parquet file that can be read ({_short(error)})") from None
         yield Bad(place + 1, f"damaged Parquet data, the rest was not read ({_short(error)})", "")
+
+
+def _record(place: int, row: dict[str, Any]) -> Record | Bad:
+    """NaN inside lists and objects becomes null as well, and is noted: it stands in what was said, not in a column."""
+    try:
+        loaded = values.safe(row, "")
+    except ValueError as error:
+        return Bad(place, str(error), "")
+    return Record(place, loaded.value, nulled=loaded.nulled)
 
 
 def _short(error: Exception) -> str:
@@ -74,6 +84,8 @@ def _json_type(kind: pa.DataType, name: str, where: str) -> pa.DataType:
         return _json_type(kind.value_type, name, where)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind):
         return pa.string()
+    if pa.types.is_decimal(kind) and kind.scale == 0:  # whole numbers, of which some stores write 38 digits
+        return pa.int64() if kind.precision <= _INT64_DIGITS else pa.large_string()
     if pa.types.is_decimal(kind):
         return pa.float64()
     if pa.types.is_struct(kind):

@@ -41,12 +41,13 @@ def records(file: BinaryIO, where: str) -> Iterator[Record | Bad]:
         raise InputError(f"{where}: no zip archive that can be read ({error})") from None
     place = 0
     for member in members:
+        name = member.filename if member.filename.isprintable() else repr(member.filename)
         for found in _records(archive, file, member):
             place += 1
             if isinstance(found, Record):
                 yield replace(found, place=place, value={"member": member.filename, "value": found.value})
             else:
-                yield Bad(place, f"{member.filename}: {found.reason}", found.raw)
+                yield Bad(place, f"{name}: {found.reason}", found.raw)
 
 
 def _check_directory(file: BinaryIO, size: int, where: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import decimal
 import gzip
 import json
+import math
 from pathlib import Path
 
 import pyarrow as pa
@@ -212,3 +214,23 @@ def test_no_bytes_crash_it(tmp_path: Path, data: bytes) -> None:
         return
     assert found
     assert all(record.place >= 1 for record in found)
+
+
+def test_whole_decimals_of_a_table_keep_every_digit(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    large = decimal.Decimal("14879255164371896291")
+    columns = {
+        "long": pa.array([large], pa.decimal128(38, 0)),
+        "longs": pa.array([[large]], pa.list_(pa.decimal128(20, 0))),
+        "short": pa.array([decimal.Decimal(7)], pa.decimal128(10, 0)),
+        "price": pa.array([decimal.Decimal("0.25")], pa.decimal128(10, 2)),
+    }
+    pq.write_table(pa.table(columns), path)
+    assert values(list(records(path))) == [{"long": str(large), "longs": [str(large)], "short": 7, "price": 0.25}]
+
+
+def test_nan_inside_what_was_said_is_null_and_noted(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"said": [[{"score": math.nan}, {"score": 1.0}]], "n": [math.nan]}), path)
+    [found] = list(records(path))
+    assert found == Record(1, {"said": [{"score": None}, {"score": 1.0}], "n": None}, nulled=True)

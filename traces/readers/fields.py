@@ -13,6 +13,8 @@ from ..reading import Reject
 
 MOST_TOKENS = 2**40
 MOST_HASH = 2**64 - 1
+_MOST_DIGITS = 20
+_MOST_EXACT = 2**53
 _SEPARATED = re.compile(r"\d{1,3}(?:[.,'’ \u00a0\u202f]\d{3})+\Z")
 _ZONE = re.compile(r"\s*(?:[+-]00:?00\s+)?(?:UTC|GMT)\Z")
 _FRACTION = re.compile(r"[.,](\d+)")
@@ -34,7 +36,7 @@ def whole(value: Any) -> int | None:
     """A whole number of 0 or more: as such, as digits, or as a float without fraction. None if it is none."""
     if isinstance(value, str):
         text = value.strip()
-        if text.isascii() and text.isdigit() and len(text) <= 20:
+        if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS:
             return int(text)
         value = _float(text)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -91,13 +93,21 @@ def hashes(value: Any, name: str) -> tuple[int, ...] | None:
             value = [None]
     if value is None or value == "":
         return None
+    if isinstance(value, list) and all(isinstance(h, str) and h.isascii() and h.isdigit() for h in value):
+        value = [
+            int(h) if len(h) <= _MOST_DIGITS else -1 for h in value
+        ]  # as text, for the sake of readers with doubles
     if not isinstance(value, list) or not all(type(h) is int and 0 <= h <= MOST_HASH for h in value):
         raise Reject(f"{name} is not a list of whole numbers from 0 to 2^64-1")
     return tuple(value)
 
 
 def named(value: Any) -> str | None:
-    """An id as text; None where the cell is empty or holds no simple value."""
+    """An id as text; None where the cell is empty or holds no simple value. Columns of ids of which some are missing
+    are written as floats.
+    """
+    if isinstance(value, float) and abs(value) < _MOST_EXACT and value == int(value):
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return None
     try:

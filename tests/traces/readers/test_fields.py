@@ -32,7 +32,7 @@ def test_hashes_of_64_bits_survive_every_digit(ids: list[int]) -> None:  # bug 1
     assert fields.hashes(str(ids), "h") == tuple(ids)
 
 
-@pytest.mark.parametrize("value", [[1.0], [2**64], [-1], [True], "[1.5]", "1,2", {"a": 1}, ["1"]])
+@pytest.mark.parametrize("value", [[1.0], [2**64], [-1], [True], "[1.5]", "1,2", {"a": 1}, ["1.5"], ["1", 2]])
 def test_hashes_that_went_through_doubles_are_refused(value: object) -> None:
     with pytest.raises(Reject, match="h is not a list of whole numbers"):
         fields.hashes(value, "h")
@@ -62,3 +62,16 @@ def test_a_number_with_separators_is_not_guessed(value: str) -> None:
 @pytest.mark.parametrize("zone", ["Z", "+00:00", " UTC", " +0000 UTC", " GMT"])
 def test_every_way_to_write_universal_time_is_the_same(zone: str) -> None:
     assert fields.clock({"at": f"1970-01-01 00:01:00.250000001{zone}"}, "at") == (60, 250_000_001)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [(12.0, "12"), (12, "12"), ("a", "a"), (1.5, None), (2.0**60, None), (math.nan, None)]
+)
+def test_an_id_that_became_a_float_is_still_one(value: object, name: str | None) -> None:
+    assert fields.named(value) == name
+
+
+def test_hashes_may_be_text() -> None:
+    assert fields.hashes(["14879255164371896291", "7"], "h") == (14879255164371896291, 7)
+    with pytest.raises(Reject):
+        fields.hashes([str(2**64)], "h")
