@@ -190,7 +190,8 @@ def steps(label: str, unit: str, expected: int) -> Callable[[str], None]:
     progress = Progress(label, expected, unit)
 
     def tick(detail: str) -> None:
-        progress.total = max(progress.total, progress.done + 2)
+        if progress.done >= progress.total:
+            progress.total = progress.done + 2
         progress.step(detail=detail)
 
     return tick

@@ -17,9 +17,9 @@ COLUMNS = {
     "usable_gib": "GiB",
     "bandwidth_gb_s": "GB/s",
     "bf16_tflops": "bf16 TFLOPS",
-    "fp8_tflops": "fp8",
-    "bf16_matmul": "reached",
-    "fp8_matmul": "fp8",
+    "fp8_tflops": "fp8 TFLOPS",
+    "bf16_matmul": "bf16 reached",
+    "fp8_matmul": "fp8 reached",
     "decode_attention": "cache read",
     "price_per_hour": "USD/h",
     "price_source": "price",
@@ -88,4 +88,8 @@ def gpu_row(gpu: Gpu) -> dict[str, Any]:
 
 def gpus_text(rows: list[dict[str, Any]]) -> str:
     """The GPUs as a table; sources in words."""
-    return table(rows, COLUMNS)
+    legend = (
+        "GiB: usable memory. GB/s, TFLOPS: peaks of the data sheet. reached, cache read: shares of these that large "
+        "products and decode attention reach, as efficiencies say."
+    )
+    return f"{table(rows, COLUMNS)}\n\n{legend}"

@@ -40,6 +40,8 @@ def simulate_text(found: Found) -> str:
         f"{found['gpus']} × {found['gpu'].upper()} ({replicas} of {found['model']}) serving "
         f"{found['workload']} under {found['policy']} {kept} {promises}.\nBinding: {found['binding_constraint']}."
     )
+    runs = "1 replication" if found["replications"] == 1 else f"{found['replications']} replications"
+    sample = f"Simulated: {runs}, {found['requests']:,} turns in all, seed {found['seed']}."
     levels = [{"metric": name[:-2].upper(), **found[name]} for name in FLAT]
     body = table(levels, {"metric": "seconds", "p50": "p50", "p95": "p95", "p99": "p99"})
     rates = (
@@ -50,6 +52,7 @@ def simulate_text(found: Found) -> str:
     )
     parts = [
         head + growing,
+        sample,
         body,
         promised_text(found),
         short_text(found),

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 import typer
@@ -38,6 +39,7 @@ def test_simulate_prints_one_object_with_the_promised_keys_and_stores_its_rows(t
 def test_simulate_in_words_answers_first(tmp_path):
     done = invoke("simulate", *LOAD, "--gpus", "1", store=tmp_path)
     assert done.stdout.startswith("1 × L40S (1 replica of smollm2-135m) serving samples under full keeps")
+    assert re.search(r"^Simulated: 1 replication, [\d,]+ turns in all, seed 0\.$", done.stdout, re.MULTILINE)
     assert "estimated at 4 characters per token" in done.stdout
 
 
