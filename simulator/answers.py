@@ -20,11 +20,11 @@ from .report import averaged, described, promised, quality
 from .run import Scenario, run_fleet
 from .sentence import sentence
 from .series import Watched
-from .slo import Slo, parse_slo
+from .slo import Slo, parse_slo, several
 from .stored import save_loads, save_plan, save_simulation
 
 Tick = Callable[[str], None]
-Slos = Sequence[str] | Mapping[str, float]
+Slos = str | Sequence[str] | Mapping[str, float]
 METHODS = ("queueing", "paper")
 REPLICATIONS, MOST_GPUS = 10, 512  # of a plan, unless it is told otherwise
 
@@ -73,10 +73,10 @@ def plan_named(
     gpu: str,
     *,
     slo: Slos,
-    policies: Sequence[str] | None = None,
+    policies: str | Sequence[str] | None = None,
     run: str | None = None,
     method: str = "queueing",
-    sweep: Sequence[str] = (),
+    sweep: str | Sequence[str] = (),
     max_load: bool = False,
     gpus: int | None = None,
     seed: int = 0,
@@ -103,7 +103,8 @@ def plan_named(
     """
     executing = Executing(executor, workers if executor == "ray" else None, None, ray_address)
     store = store if isinstance(store, Store) else Store.open(store)
-    slos, texts = parse_slo(slo), list(policies or default_policies(store, run))
+    slos, texts, sweep = parse_slo(slo), several(policies or default_policies(store, run)), several(sweep)
+    _enough(2, replications, turns)
     _one_question(method, sweep, max_load, gpus, attribute)
     if method == "paper":
         _papers_own(attribute, replications, max_gpus, flags)
@@ -180,6 +181,14 @@ def _swept(
     return swept(grid, {"gpu": named["gpu"], "model": named["model"], "tp": named.get("tp")}, one)
 
 
+def _enough(least: int, replications: int, turns: int | None) -> None:
+    """UserError on replications that have no interval, and on a run of no turns."""
+    if replications < least:
+        raise UserError(f"--replications {replications}: {least} at least")
+    if turns is not None and turns < 1:
+        raise UserError(f"--turns {turns}: 1 at least")
+
+
 def _one_question(method: str, sweep: Sequence[str], max_load: bool, gpus: int | None, attribute: bool) -> None:
     if method not in METHODS:
         raise UserError(f"--method {method!r}: one of {', '.join(METHODS)}")
@@ -249,6 +258,7 @@ def simulate(
     store = store if isinstance(store, Store) else Store.open(store)
     if keep is not None and policy is not None:
         raise UserError("--policy and --keep exclude each other")
+    _enough(1, replications, turns)
     asked = f"te(proxy=assistant,delay=1,keep={keep})" if keep is not None else policy or "full"
     text = str(parse_policies([asked])[-1])
     slos: tuple[Slo, ...] = parse_slo(slo)

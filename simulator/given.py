@@ -53,7 +53,7 @@ def given(
     store: Store,
     seed: int = 0,
     price: float | None = None,
-    tp: int | None = None,
+    tp: int | str | None = None,
     max_model_len: int | None = None,
     router: str = "affinity",
     fail: float | None = None,
@@ -76,7 +76,7 @@ def given(
         machine = read_calibration(calibration).applied(machine)
     load = find_workload(workload, Fill(**_of(flags, FILL)), store=store, seed=seed)
     fleet = {"router": find_router(router).name, "failure": None if fail is None else Failure(fail)}
-    return Given(load, geometry, machine, tp, _of(flags, REPLICA), fleet)
+    return Given(load, geometry, machine, tp_of(tp) if isinstance(tp, str) else tp, _of(flags, REPLICA), fleet)
 
 
 def _of(flags: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

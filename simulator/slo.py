@@ -35,9 +35,12 @@ class Slo:
         return f"p{self.percentile} {self.metric.upper()} ≤ {limit}"
 
 
-def parse_slo(texts: Sequence[str] | Mapping[str, float]) -> tuple[Slo, ...]:
-    """Promises from `ttft_p95=2` texts or a mapping. UserError naming what is known; one at least, none twice."""
-    pairs = [f"{key}={value}" for key, value in texts.items()] if isinstance(texts, Mapping) else list(texts)
+def parse_slo(texts: str | Sequence[str] | Mapping[str, float]) -> tuple[Slo, ...]:
+    """Promises from texts like `ttft_p95=2`, one or several, or a mapping: one at least, none twice.
+
+    UserError naming what is known.
+    """
+    pairs = [f"{key}={value}" for key, value in texts.items()] if isinstance(texts, Mapping) else several(texts)
     out: list[Slo] = []
     known = f"metric_pQ=SECONDS, metric one of {', '.join(METRICS)}, Q one of {', '.join(map(str, PERCENTILES))}"
     for text in pairs:
@@ -56,6 +59,11 @@ def parse_slo(texts: Sequence[str] | Mapping[str, float]) -> tuple[Slo, ...]:
     if not out:
         raise UserError("--slo: give one at least, for instance --slo ttft_p95=2 --slo tpot_p95=0.05")
     return tuple(out)
+
+
+def several(texts: str | Sequence[str]) -> list[str]:
+    """One text or several, as a list: a text is a sequence too, of letters."""
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def words(slos: Iterable[Slo]) -> str:

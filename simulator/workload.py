@@ -45,8 +45,8 @@ class Workload:
     def __post_init__(self) -> None:
         if not self.sessions:
             raise UserError(f"workload {self.name}: no sessions")
-        if self.agents is not None and self.agents < 1:
-            raise UserError("--agents: at least 1")
+        if self.agents is not None and (not isinstance(self.agents, int) or self.agents < 1):
+            raise UserError(f"--agents {self.agents}: a whole number, at least 1")
         if self.rate is not None and not LEAST_RATE <= self.rate <= MOST_RATE:
             raise UserError(f"--rate {self.rate:g}: sessions per second, from {LEAST_RATE:g} to {MOST_RATE:g}")
         if not 1e-3 <= self.burstiness <= 1e3:

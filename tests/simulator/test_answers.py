@@ -1,4 +1,4 @@
-"""Which policies a plan speaks of when none is named."""
+"""Which policies a plan speaks of when none is named, and what Python may give beside what the command line can."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import fabricate
 import pytest
 
+from kvmill.errors import UserError
 from kvmill.replay.policies.registry import HEADLINE_POLICY
 from kvmill.simulator import answers
 from kvmill.traces.store import Store
@@ -30,3 +31,24 @@ def test_what_the_replay_recommends_is_planned_and_an_undecided_one_recommends_n
     assert answers.default_policies(store, run) == ("full", "te(keep=0.4)")
     assert asked == [run, run]
     assert answers.headline_of(["full", "te(keep=0.4)"]) == "te(keep=0.4)", "and the sentence speaks of it"
+
+
+NAMED = {"workload": "long-agents", "model": "llama-3.1-8b", "gpu": "h100", "slo": "ttft_p95=20"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "said"),
+    [
+        (answers.simulate, {"gpus": 1, "replications": 0}, "--replications 0: 1 at least"),
+        (answers.simulate, {"gpus": 1, "turns": 0}, "--turns 0: 1 at least"),
+        (answers.simulate, {"gpus": 1, "agents": 2.5}, "--agents 2.5: a whole number"),
+        (answers.simulate, {"gpus": 1, "tp": "2"}, "multiple of the tensor-parallel size 2"),
+        (answers.plan_named, {"replications": 1}, "--replications 1: 2 at least"),
+        (answers.plan_named, {"turns": 0}, "--turns 0: 1 at least"),
+        (answers.plan_named, {"policies": "tea"}, "unknown policy 'tea'"),
+        (answers.plan_named, {"sweep": "keeps=0.1"}, "unknown axis 'keeps'"),
+    ],
+)
+def test_what_only_python_can_ask_is_refused_in_the_same_words(tmp_path: Path, verb, options, said):
+    with pytest.raises(UserError, match=said):
+        verb(**NAMED, store=tmp_path, **options)

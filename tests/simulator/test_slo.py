@@ -10,6 +10,7 @@ def test_promises_read_and_print():
     assert words(slos) == "p95 TTFT ≤ 2 s and p99 TPOT ≤ 50 ms"
     assert [s.key for s in slos] == ["ttft_p95", "tpot_p99"]
     assert parse_slo({"ttft_p95": 2.0, "tpot_p99": 0.05}) == slos
+    assert parse_slo("ttft_p95=2") == slos[:1]
 
 
 @pytest.mark.parametrize(
