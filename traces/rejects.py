@@ -16,6 +16,10 @@ REJECTS = "rejects.jsonl"
 MAX_FILE_BYTES = 64_000_000
 _MAX_REASONS = 1000
 _OTHERS = "other reasons"
+# What was streamed is cut into pieces of a few letters, and no rule sees a secret that lies in two of them.
+_STREAMED = re.compile(r"\\{0,16}\"delta\\{0,16}\"\s{0,4}:")
+_LAST_WORD = re.compile(r"[^\s\"',]{1,400}\Z")
+_NOT_KEPT = "(a streamed answer, in pieces that cannot be redacted: not kept)"
 
 
 class Rejects:
@@ -36,7 +40,7 @@ class Rejects:
         if self._bytes >= MAX_FILE_BYTES:
             self.left_out += 1
             return
-        reason, raw = self._redacted(item.reason), self._redacted(item.raw[:MAX_RAW])
+        reason, raw = self._redacted(item.reason), self._kept(item.raw[:MAX_RAW])
         line = json.dumps({"source": source, "line": item.place, "reason": reason, "raw": raw}) + "\n"
         self._bytes += len(line)
         if self._file is None:
@@ -47,6 +51,15 @@ class Rejects:
         if cause not in self._causes and len(self._causes) < _MAX_REASONS:
             self._causes[cause] = self._redacted(cause)
         return self._causes.get(cause, _OTHERS)
+
+    def _kept(self, raw: str) -> str:
+        if self._redactor is None:
+            return raw
+        if _STREAMED.search(raw):
+            return _NOT_KEPT
+        if len(raw.encode(errors="replace")) >= MAX_RAW:
+            raw = _LAST_WORD.sub("", raw)  # it may be the first half of a secret
+        return self._redactor.text(raw)
 
     def _redacted(self, text: str) -> str:
         return text if self._redactor is None else self._redactor.text(text)

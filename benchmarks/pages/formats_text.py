@@ -65,6 +65,7 @@ REJECTS = """
 
 A record that cannot be read never stops the others. It is written to `runs/RUN/rejects.jsonl` in the store with its
 file, its place (line, row, or element of a list), the reason and the beginning of its text, and counted in the answer.
+Of a streamed answer, in pieces that cannot be redacted, the text is only kept with `--no-redact`.
 The exit code is 0 as long as every input had one usable record; with `--strict` any reject gives 3."""
 
 REDACTION = """

@@ -44,6 +44,27 @@ def test_reasons_and_text_are_redacted(tmp_path: Path) -> None:
     assert "corp.io" not in str(made.reasons)
 
 
+SECRET = "sk-proj-a1B2c3D4e5F6g7H8i9J0k1L2"
+
+
+def in_pieces(layers: int) -> str:
+    text = json.dumps([{"delta": {"content": SECRET[n : n + 4]}} for n in range(0, len(SECRET), 4)])
+    for _ in range(layers):
+        text = json.dumps({"body": text})
+    return text
+
+
+@pytest.mark.parametrize("raw", [in_pieces(0), in_pieces(1), in_pieces(2), "x " * 4990 + SECRET + " and on"])
+def test_of_a_secret_in_pieces_or_cut_in_two_nothing_is_kept(tmp_path: Path, raw: str) -> None:
+    made = Rejects(tmp_path, Redactor())
+    made.add("a", Item(1, None, "no prompt", raw))
+    [line] = lines(made)
+    assert not [n for n in range(8, len(SECRET) - 4) if SECRET[n : n + 4] in line["raw"]]
+    plain = Rejects(tmp_path, None)
+    plain.add("a", Item(1, None, "no prompt", raw))
+    assert lines(plain)[0]["raw"] == raw[:10_000]
+
+
 def test_the_file_and_the_reasons_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejects, "MAX_FILE_BYTES", 10_000)
     monkeypatch.setattr(rejects, "_MAX_REASONS", 10)
