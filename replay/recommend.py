@@ -2,7 +2,8 @@
 
 A policy is acceptable if it is non-inferior to `full` (`noninferior`), at the asked confidence over all policies
 tested together (Holm), if no family of trajectories collapses, and if it is not slower than allowed where latency was
-measured. Accuracy means answers with a known truth; agreement with the uncompacted run is never taken for it.
+measured. Accuracy means answers with a known truth; agreement with the uncompacted run is never taken for it. A failed
+cell rules its policy out, but where `full` failed too: no policy is to blame for that, and the trajectory is left out.
 
 A run that went on until this answer was decided is judged by tests that allow for that (`looks`).
 """
@@ -31,8 +32,11 @@ _SCORES = (
     "avg(kv_tokens_peak) AS peak FROM cells WHERE run_id = $1 AND measure = 'quality' AND status = 'ok' "
     "AND answer_accuracy IS NOT NULL AND probes > 0 GROUP BY ALL ORDER BY ALL"
 )
-_SIZES = (
-    "SELECT policy, count(*) FILTER (status = 'failed') AS failed FROM cells WHERE run_id = $1 GROUP BY 1 ORDER BY 1"
+_FAILED = (
+    "SELECT policy, count(*) FILTER (status = 'failed' AND NOT lost) AS failed, count(DISTINCT trajectory_id) FILTER "
+    "(policy = 'full' AND measure = 'quality' AND status = 'failed') AS lost FROM (SELECT *, bool_or(policy = 'full' "
+    "AND status = 'failed') OVER (PARTITION BY trajectory_id, measure) AS lost FROM cells WHERE run_id = $1) "
+    "GROUP BY 1 ORDER BY 1"
 )
 _MEDIANS = (
     "SELECT policy, median(ttft_s + decode_s) AS turn_s FROM turn_metrics "
@@ -106,7 +110,8 @@ def recommend(
     rows.sort(key=lambda row: place[row["trajectory_id"]])
     full = {row["trajectory_id"]: row for row in rows if row["policy"] == "full"}
     medians = _medians(store, info.run_id)
-    failed = {row["policy"]: row["failed"] for row in store.query(_SIZES, [info.run_id]).to_pylist()}
+    fates = store.query(_FAILED, [info.run_id]).to_pylist()
+    failed, left_out = {row["policy"]: row["failed"] for row in fates}, sum(row["lost"] for row in fates)
     others = [policy for policy in failed if policy != "full"]
     candidates = [
         _candidate(
@@ -139,7 +144,7 @@ def recommend(
         "model": info.config.get("model"),
         "label_scorers": scorers(store, info.run_id),
         "policy": chosen.policy if chosen else None,
-        "reason": _reason(chosen, listed, full, max_loss, confidence, look),
+        "reason": _reason(chosen, listed, full, max_loss, confidence, look) + _without(left_out),
         "guarantee": guarantee,
         "kv_saved": chosen.kv_saved if chosen else None,
         "latency": chosen.latency if chosen else None,
@@ -150,6 +155,7 @@ def recommend(
         "decided": look.decision.decided if look else None,
         "n_used": look.drawn if look else None,
         "n_available": look.available if look else None,
+        "left_out": left_out,
         "worst_family": asdict(chosen.worst_family) if chosen and chosen.worst_family else None,
         "unseen_failures": unseen(chosen.n, confidence) if chosen else None,
         "limits": {
@@ -285,6 +291,11 @@ def _reason(
         of.setdefault(c.verdict, []).append(c.policy)
     told = "; ".join(f"{', '.join(policies)}: {verdict}" for verdict, policies in of.items())
     return f"no policy stays within the limits: {told}"
+
+
+def _without(left_out: int) -> str:
+    count = "a trajectory" if left_out == 1 else f"{left_out} trajectories"
+    return f"; left out: {count} on which full itself failed" if left_out else ""
 
 
 def _more(listed: list[Candidate]) -> int | None:

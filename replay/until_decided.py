@@ -24,7 +24,8 @@ from .results import summary
 
 BATCH, POOL = 8, 2_000
 _FAMILIES = "SELECT count(DISTINCT family) AS n FROM trajectories WHERE trajectory_id IN (SELECT unnest($1::VARCHAR[]))"
-_SAID = ("policy", "reason", "guarantee", "kv_saved", "decided", "n_used", "n_available", "more_trajectories", "limits")
+_COUNTS = ("n_used", "n_available", "more_trajectories", "left_out")
+_SAID = ("policy", "reason", "guarantee", "kv_saved", "decided", *_COUNTS, "limits")
 
 
 class _Keyed(Protocol):
@@ -111,10 +112,14 @@ class Until:
                     return
 
     def _over(self, run: Run) -> bool:
-        """Whether further draws could change nothing: decided, or no policy is left without failed cells."""
+        """Whether further draws could change nothing: decided, or no policy is left without failed cells.
+
+        Nor are further ones tried where `full` itself has failed on all so far.
+        """
         found = recommend(run.store, run.id)
         failed = {candidate["policy"] for candidate in found["candidates"] if candidate["failed"]}
-        return found["decided"] or failed >= {*run.info.config["policies"]} - {"full"}
+        lost = 0 < found["n_used"] == found["left_out"]
+        return found["decided"] or lost or failed >= {*run.info.config["policies"]} - {"full"}
 
 
 def outcome(store: Store, run_id: str) -> dict[str, Any]:

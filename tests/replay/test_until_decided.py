@@ -206,6 +206,27 @@ def test_where_every_policy_has_failed_cells_the_run_ends_and_nothing_is_decided
     assert found["reason"] == "nothing can be decided: every policy has failed cells"
 
 
+def test_a_trajectory_on_which_full_fails_too_is_left_out_and_holds_nothing_up(tmp_path: Path) -> None:
+    until = Until(max_loss=0.3, batch=8)
+    run, jobs = begun(tmp_path / "one", until, CLEAR)
+    lost = {"status": "failed", "error": "out of memory", "probes": None}
+    put(run, jobs[2], dict.fromkeys(CLEAR, lambda i: None), **lost)
+    used = go(run, jobs, until, CLEAR)
+    found = recommend(run.store, run.id)
+    assert (found["policy"], found["left_out"], found["n_used"]) == (LARGE, 1, used + 1)
+    assert {c["failed"] for c in found["candidates"]} == {0}
+    assert {c["n"] for c in found["candidates"]} == {used}
+    assert found["reason"].endswith("; left out: a trajectory on which full itself failed")
+    hopeless, jobs = begun(tmp_path / "all", until, CLEAR)
+    for number, batch in enumerate(until.batches(hopeless, jobs)):
+        assert number == 0, "what failed on a whole batch is not tried on all others"
+        for job in batch:
+            put(hopeless, job, dict.fromkeys(CLEAR, lambda i: None), **lost)
+    found = outcome(hopeless.store, hopeless.id)
+    assert (found["decided"], found["policy"], found["left_out"]) == (False, None, 8)
+    assert found["reason"].endswith("; left out: 8 trajectories on which full itself failed")
+
+
 def test_a_policy_with_fewer_than_ten_answers_is_not_named_though_others_have_more(tmp_path: Path) -> None:
     scores: Scores = {"full": lambda i: 0.5, SMALL: lambda i: 1.0}
     run, jobs = begun(tmp_path, Until(max_loss=0.9), scores)
