@@ -48,7 +48,8 @@ def gate(
     tested: list[Finding] = []
     for pair in sorted({*old.cells, *new.cells}):
         before, now = old.cells.get(pair, {}), new.cells.get(pair, {})
-        found += _row_set(pair, before, now, old.promised, new.promised)
+        rows = _row_set(pair, before, now, old.promised, new.promised)
+        found += rows or _policy_set(pair, old, new)
         found += _statuses(pair, before, now)
         both = sorted(t for t in before.keys() & now.keys() if before[t].status == now[t].status == "ok")
         found += _peak(pair, before, now, both, rules)
@@ -104,6 +105,16 @@ def _row_set(
         detail = f"{len(fresh)} trajectories that the baseline lacks: {_listed(fresh)}"
         out.append(Finding(*pair, ROWS_ADDED, detail, True, n=len(fresh)))
     return out
+
+
+def _policy_set(pair: Pair, old: Side, new: Side) -> list[Finding]:
+    """A policy that only one run has: also where no trajectory is promised to be there again."""
+    had, has = ({policy for policy, _ in side.cells} for side in (old, new))
+    if pair[0] in had and pair[0] not in has:
+        return [Finding(*pair, ROWS_REMOVED, "the policy was not replayed tonight", True, n=len(old.cells[pair]))]
+    if had and pair[0] not in had:
+        return [Finding(*pair, ROWS_ADDED, "the policy was not replayed in the baseline", True, n=len(new.cells[pair]))]
+    return []
 
 
 def _statuses(pair: Pair, before: Mapping[str, Cell], now: Mapping[str, Cell]) -> list[Finding]:

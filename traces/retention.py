@@ -13,6 +13,7 @@ from .manifest import RunInfo
 from .store import Store
 
 NIGHT, ACCEPTANCE, GREEN = "nightly", "acceptance", "green"  # kinds of runs, and the verdict that makes a baseline
+KILLED = "its process was killed: resume it, or `kvmill store remove` it"
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([hdw])")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -47,7 +48,8 @@ def prunable(
     now = now or datetime.now(UTC)
     before = now - min(older_than, now - _EPOCH)
     old = {run.run_id: run for run in runs if kind in (None, run.kind) and _ended(run) < before}
-    staying = {run.run_id: "it is running" for run in old.values() if run.state == "running"}
+    running = [run.run_id for run in old.values() if run.state == "running"]
+    staying = {run: "it is running" if store.busy(run) else KILLED for run in running}
     staying |= {run.run_id: f"one of the newest {keep_last}" for run in _newest(runs, keep_last) if run.run_id in old}
     staying |= {run: why for run, why in _accepted(runs).items() if run in old}
     known = {run.run_id: run for run in runs}

@@ -201,3 +201,12 @@ def test_a_peak_that_is_no_longer_measured_blocks_and_a_promise_without_peaks_is
     sides = side({FULL: cells(nll=1.0), TE: unmeasured})
     (open_,) = [f for f in gate(sides, sides, Rules(peak_share={TE: 0.5})) if f.category == "INSUFFICIENT"]
     assert (open_.policy, open_.metric) == (TE, "peak_share")
+
+
+def test_a_policy_that_only_one_run_has_blocks_also_where_no_trajectory_is_promised() -> None:
+    rows = cells(kl=0.1)
+    both, alone = side({FULL: cells(nll=1.0), TE: rows}, set()), side({FULL: cells(nll=1.0)}, set())
+    assert not any(f.blocks for f in gate(both, both))
+    removed, added = ([f for f in gate(*sides) if f.blocks] for sides in ((both, alone), (alone, both)))
+    assert [(f.policy, f.category, f.n) for f in removed] == [(TE, "ROWS_REMOVED", 12)]
+    assert [(f.policy, f.category, f.n) for f in added] == [(TE, "ROWS_ADDED", 12)]

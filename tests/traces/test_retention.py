@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvmill.errors import UserError
-from kvmill.traces.retention import age, prunable
+from kvmill.traces.retention import KILLED, age, prunable
 from kvmill.traces.store import Store
 
 IN_A_YEAR = datetime.now(UTC) + timedelta(days=365)
@@ -35,6 +35,8 @@ def test_only_old_runs_go_and_never_running_ones(tmp_path: Path) -> None:
     found = prunable(store, age("30d"), now=IN_A_YEAR)
     assert [run.run_id for run in found.going] == [old, plan]
     assert found.staying == {running.id: "it is running"}
+    running.home.release()  # as if its process were gone
+    assert prunable(store, age("30d"), now=IN_A_YEAR).staying == {running.id: KILLED}
     assert going(store, kind="plan") == [plan]
     assert going(store, kind="ingest") == []
 
