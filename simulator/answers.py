@@ -264,14 +264,13 @@ def simulate(
     slos: tuple[Slo, ...] = parse_slo(slo)
     setting = given(workload, model, gpu, store=store, seed=seed, **flags)
     deployment = setting.deployment()
-    if gpus < 1 or gpus % deployment.tp:
-        raise UserError(f"--gpus {gpus}: above 0, and a multiple of the tensor-parallel size {deployment.tp}")
+    replicas = deployment.replicas(gpus)
     profile = PolicyProfile(text) if keep is not None else profile_of(profiles_of(store, run), text)
     (scenario,) = scenarios_of(setting.load, deployment, slos, {text: profile}, fleet=setting.fleet)
     scenario = scenario if turns is None else replace(scenario, turns=turns)
     runs, watched = [], Watched(series)
     for r in range(replications):
-        runs.append((scenario, run_fleet(scenario, gpus // deployment.tp, seed * 1000 + r, watch=watched.look)))
+        runs.append((scenario, run_fleet(scenario, replicas, seed * 1000 + r, watch=watched.look)))
         watched.keep(runs[-1][1].seed)
         tick(f"{gpus} GPUs, {text}")
     results = [result for _, result in runs]

@@ -125,6 +125,12 @@ class Deployment:
         """Tokens that the pool holds."""
         return self.blocks() * BLOCK_TOKENS
 
+    def replicas(self, gpus: int) -> int:
+        """Replicas that `gpus` GPUs make. UserError when some are left over, or there are none."""
+        if gpus < 1 or gpus % self.tp:
+            raise UserError(f"--gpus {gpus}: above 0, and a multiple of the tensor-parallel size {self.tp}")
+        return gpus // self.tp
+
     def rows_of(self, held_bytes: float) -> int:
         """`held_bytes` of a session beside K and V, in rows of the pool (over all GPUs of the replica)."""
         return -int(-held_bytes // self.geometry.row_bytes(self.kv_dtype))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..console import table
-from ..errors import UserError
 from ..replay.executors.choice import Executing
 from ..replay.profile import PolicyProfile
 from .bench import LOCAL, Bench, Variant
@@ -58,12 +57,11 @@ def max_load(
     tensor-parallel size.
     """
     deployment = found.deployment()
-    if gpus < 1 or gpus % deployment.tp:
-        raise UserError(f"--gpus {gpus}: must be a multiple of the tensor-parallel size {deployment.tp}")
+    replicas = deployment.replicas(gpus)
     scenarios = [one.compiled() for one in scenarios_of(found.load, deployment, slos, known, turns, found.fleet)]
     seeds = [seed * 1000 + r for r in range(replications)]
     with Bench(scenarios, workers, tick, executing) as bench:
-        rows = [_row(bench, i, gpus // deployment.tp, seeds, known, record) for i in range(len(scenarios))]
+        rows = [_row(bench, i, replicas, seeds, known, record) for i in range(len(scenarios))]
     for row in rows:
         both = row["max_load"] and rows[0]["max_load"]
         row["load_gained"] = row["max_load"] / rows[0]["max_load"] if both else None
