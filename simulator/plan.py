@@ -31,6 +31,7 @@ from .run import TURNS, Scenario
 from .search import Side, bracket, verdict
 from .sensitivity import assumed, moved, other_shapes
 from .slo import Slo
+from .words import gpus_words
 from .workload import Workload
 
 __all__ = ["HOURS_PER_MONTH", "answer", "deploy", "plan", "scenarios_of"]
@@ -179,9 +180,9 @@ def answer(side: Side, full: Side, scenario: Scenario, profile: PolicyProfile, s
     short = [result for result in one_fewer or () if not result.meets(slos)]
     happened["binding_constraint"] = binds(short or side.results[at])
     if short:  # what binds shows where one replica is missing
-        happened["binding_constraint"] += f" ({(at - 1) * tp} GPUs, one replica fewer)"
+        happened["binding_constraint"] += f" ({gpus_words((at - 1) * tp)}, one replica fewer)"
     elif side.count is None:
-        happened["binding_constraint"] += f" ({at * tp} GPUs)"
+        happened["binding_constraint"] += f" ({gpus_words(at * tp)})"
     elif side.count == 1:
         happened["binding_constraint"] = "none: one replica keeps every promise"
     return row | {k: v for k, v in happened.items() if k != "gpus"} | quality(profile, scenario.deployment.geometry)

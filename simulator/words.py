@@ -37,11 +37,18 @@ def fewer_text(rows: Sequence[Row], slo: Mapping[str, float]) -> str:
             continue
         figures = ", ".join(f"{key} {level_words(below[f'{key}_s'])} s of {limit:g}" for key, limit in slo.items())
         growing = ", its queue grows" if below.get("saturated") else ""
-        lines.append(f"  {row['policy']}: {below['gpus']} GPUs {_verdict(below)}: {figures}{growing}")
+        lines.append(f"  {row['policy']}: {gpus_words(below['gpus'])} {_verdict(below)}: {figures}{growing}")
     return "Why not one replica fewer:\n" + "\n".join(lines) if lines else ""
 
 
+def gpus_words(count: int) -> str:
+    """`1 GPU`, `8 GPUs`."""
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
 def _verdict(size: Row) -> str:
+    if size["gpus"] == 1:
+        return {"undecided": "is undecided"}.get(size["verdict"], size["verdict"])
     return {"fails": "fail", "meets": "meet", "undecided": "are undecided"}[size["verdict"]]
 
 

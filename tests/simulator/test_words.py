@@ -37,6 +37,8 @@ def test_why_not_fewer_is_the_row_of_one_replica_fewer():
         "  full: 20 GPUs fail: ttft_p95 2.4 (2.1–2.8) s of 2, tpot_p99 0.04 (0.03–0.05) s of 0.05, its queue grows"
     )
     assert fewer_text(rows[1:], SLO) == ""
+    for verdict, said in (("fails", "1 GPU fails:"), ("undecided", "1 GPU is undecided:")):
+        assert said in fewer_text([{"policy": "te", "one_fewer": {"gpus": 1, "verdict": verdict, **LEVELS}}], SLO)
 
 
 def test_headroom_that_is_only_a_bound_is_called_one():
