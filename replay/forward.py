@@ -20,10 +20,10 @@ from .cache import KvCache
 from .fixed import LinearCache
 from .model import Layer, LoadedModel, head, install_attention, rope_frequencies, run_layers, use_attention
 from .policies.base import KvShape
+from .policies.sight import Sight
 
-Observer = Callable[[int, Tensor, Tensor, float, Tensor | None, Tensor | None], None]
-"""Called as observer(slot, queries (H_q, L, D), keys (H_kv, rows, D), scaling, bias, read) for one lane; bias and read
-are (H_kv, rows) or None. `read` is what the attention of a single token read, for lanes that are `reading`.
+Observer = Callable[[int, Sight], None]
+"""Called as observer(slot, sight) for one lane; the sight has `read` for single tokens of lanes that are `reading`.
 
 A slot is the place of a compactable layer's cache. Where other layers read it too (KV sharing), it is called once for
 each of them.
@@ -74,7 +74,7 @@ class Pass:
                 said = chunk_attention(query, keys, values, scaling, self._mask(query, keys, window), bias)
             out[number] = said.transpose(0, 1)
             for observe in self.observers[number] if owner in self.slots else ():
-                observe(self.slots[owner], query, keys, scaling, bias, read)
+                observe(self.slots[owner], Sight(query, keys, scaling, bias, read))
         return out
 
     def finish(self) -> None:

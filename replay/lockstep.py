@@ -19,6 +19,7 @@ from .cache import process_bytes
 from .forward import Forward, Observer
 from .memory import is_out_of_memory, shortage
 from .policies.base import CHECK_EVERY_TOKENS, Policy
+from .policies.sight import Sight
 from .policies.states import Chunk, Copy, Rewrite, Scene
 from .segments import chunk_ends, sizes_of
 
@@ -142,19 +143,9 @@ class Lockstep:
         observers = [watching[id(lane)] for lane in lanes]
         return self.forward.feed(lanes, ids, observers=observers, reading=[id(lane) in reading for lane in lanes])
 
-    def _observe(
-        self,
-        branch: Branch,
-        layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        scaling: float,
-        bias: Tensor | None,
-        read: Tensor | None,
-    ) -> None:
+    def _observe(self, branch: Branch, layer: int, sight: Sight) -> None:
         if branch.error is None:
-            before = branch.index[layer]
-            self._guard(branch, partial(branch.state.observe, layer, queries, keys, scaling, before, bias, read))
+            self._guard(branch, partial(branch.state.observe, layer, sight, branch.index[layer]))
 
     def _look(self, branch: Branch) -> None:
         eviction = branch.state.look(branch.index, branch.lane.cache)
@@ -175,23 +166,9 @@ class Lockstep:
         with lane.taken_back():
             for begin in range(0, len(copy.ids), CHECK_EVERY_TOKENS):
                 ids = copy.ids[begin : begin + CHECK_EVERY_TOKENS]
-                self.forward.feed([lane], ids, observers=[[partial(self._observe_copy, branch, copy, begin)]])
+                self.forward.feed([lane], ids, observers=[[partial(branch.state.observe_copy, copy, begin)]])
                 branch.note_peak(copied=lane.cache.rows - rows)
         branch.counters.copied_tokens += len(copy.ids)
-
-    def _observe_copy(
-        self,
-        branch: Branch,
-        copy: Copy,
-        begin: int,
-        layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        scaling: float,
-        bias: Tensor | None,
-        _read: Tensor | None,
-    ) -> None:
-        branch.state.observe_copy(copy, begin, layer, queries, keys, scaling, bias)
 
     def _close(self, branch: Branch, turn: int) -> None:
         for copy in branch.state.copies(turn):

@@ -14,12 +14,12 @@ from .adaptive import Adaptive
 from .base import Policy
 from .captures import Captures, Key
 from .protect import forced_offsets
-from .proxy_state import log_totals
 from .states import Chunk, Eviction, PolicyState, Scene
 
 if TYPE_CHECKING:
     from ...traces.tokens import TokenSegment
     from ..cache import KvCache
+    from .sight import Sight
 
 
 class AdaptiveState(PolicyState):
@@ -47,20 +47,11 @@ class AdaptiveState(PolicyState):
         self._key = Key(segment.turn, segment.kind, "future") if asks else None
         return asks
 
-    def observe(
-        self,
-        layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        scaling: float,
-        index: Tensor,
-        bias: Tensor | None,
-        read: Tensor | None = None,
-    ) -> None:
+    def observe(self, layer: int, sight: Sight, index: Tensor) -> None:
         """Keep the queries and their log-sum-exp over the whole cache."""
         assert self._key is not None
-        self._scaling = scaling
-        self.captures.add(self._key, layer, queries, log_totals(queries, keys, scaling, bias, slice(None)))
+        self._scaling = sight.scaling
+        self.captures.add(self._key, layer, sight.queries, sight.log_totals())
 
     def fed(self, chunk: Chunk) -> None:
         """Count the chunk's tokens, and make room for their scores."""

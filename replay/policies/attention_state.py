@@ -48,7 +48,7 @@ class AttentionState(WatchingState):
     def _gain(self) -> float:
         return 1.0 if self.rule.decay == 1 else 1 - float(self.rule.decay)
 
-    def note(self, layer: int, sight: Sight, index: Tensor) -> None:
+    def observe(self, layer: int, sight: Sight, index: Tensor) -> None:
         """Add the chunk's weights, each query with its gain."""
         positions = self._positions(index) if self.rule.locality == "distance" else None
         for number, gains in enumerate(self.gains):

@@ -60,7 +60,7 @@ class HybridState(WatchingState):
             self.prefix_end = end
         return super().begin(chunk)
 
-    def note(self, layer: int, sight: Sight, index: Tensor) -> None:
+    def observe(self, layer: int, sight: Sight, index: Tensor) -> None:
         """Activity of what has no final score yet; last use of every row."""
         assert self.chunk is not None
         positions = torch.arange(self.chunk.first, self.chunk.first + sight.queries.shape[1], device=self.device)

@@ -22,6 +22,7 @@ from .states import Copy, Eviction, Scene
 
 if TYPE_CHECKING:
     from ..cache import KvCache
+    from .sight import Sight
 
 
 @dataclass(frozen=True)
@@ -54,20 +55,19 @@ class KvZipState(PeerState):
                 out += [self._copy(span, begin) for begin in range(0, span.count, self.rule.chunk)]
         return out
 
-    def observe_copy(
-        self, copy: Copy, begin: int, layer: int, queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None
-    ) -> None:
+    def observe_copy(self, copy: Copy, begin: int, layer: int, sight: Sight) -> None:
         """Attention over [sinks ‖ chunk ‖ what was fed so far], its maximum on each key of the chunk."""
         piece = cast(Piece, copy.key)
-        length, rows, count = queries.shape[1], keys.shape[1], piece.end - piece.begin
+        keys, count = sight.keys, piece.end - piece.begin
+        length, rows = sight.queries.shape[1], keys.shape[1]
         fed = begin + length
         sinks = min(self.rule.sinks, piece.row)
         seen = torch.cat([keys[:, :sinks], keys[:, piece.row : piece.row + count], keys[:, rows - fed :]], dim=1)
         limits = torch.arange(sinks + count + begin + 1, sinks + count + fed + 1, device=self.device)
-        grouped = group_rows(queries, self.shape.kv_heads)
-        totals = log_totals(grouped, seen, scaling, limits=limits.repeat(self.shape.group))
+        grouped = group_rows(sight.queries, self.shape.kv_heads)
+        totals = log_totals(grouped, seen, sight.scaling, limits=limits.repeat(self.shape.group))
         chunk = seen[:, sinks : sinks + count]
-        most = attention_mass(grouped, chunk, scaling, reduction="max", log_total=totals)
+        most = attention_mass(grouped, chunk, sight.scaling, reduction="max", log_total=totals)
         best = self.recalled[piece.first][layer, :, piece.begin : piece.end]
         torch.maximum(best, most.to(best.dtype), out=best)
 

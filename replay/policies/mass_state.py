@@ -6,6 +6,8 @@ of the memory that is measured.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -32,20 +34,12 @@ class MassState(PolicyState):
         self.positions = torch.arange(chunk.first, chunk.first + chunk.end - chunk.begin, device=self.device)
         return True
 
-    def observe(
-        self,
-        layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        scaling: float,
-        index: Tensor,
-        bias: Tensor | None,
-        read: Tensor | None = None,
-    ) -> None:
+    def observe(self, layer: int, sight: Sight, index: Tensor) -> None:
         """Add one layer's weights. Nothing was evicted: row r is logical token r. What a token reads of itself is left
         out, since it tells nothing about who needs it later.
         """
-        sight = Sight(queries, keys, scaling, bias)
-        held = torch.arange(keys.shape[1], device=self.device).expand(keys.shape[:2])
-        received = sight.activity(positions=(self.positions, held), distance=1)
-        self.mass[: keys.shape[1]] += received.float().mean(0) / self.passes
+        rows = sight.keys.shape[1]
+        held = torch.arange(rows, device=self.device).expand(sight.keys.shape[:2])
+        # Its own look at every chunk: `read` is there only where another policy on the same cache asked for it.
+        received = replace(sight, read=None).activity(positions=(self.positions, held), distance=1)
+        self.mass[:rows] += received.float().mean(0) / self.passes

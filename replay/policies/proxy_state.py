@@ -8,15 +8,14 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ...kernels import mass
 from ...kernels.mass import attention_mass
-from ...kernels.reference import group_rows
 from ...kernels.topk import pool_topk
 from ..segments import size_of
 from .base import Policy
 from .captures import Key, Rows
 from .proxy import FUTURE, ProxyPolicy
 from .segment_state import SegmentState, SegmentView, shared
+from .sight import Sight
 from .states import Chunk, Copy, Scene
 
 
@@ -38,16 +37,14 @@ class ProxyState(SegmentState):
         self._begin = chunk.begin
         return super().begin(chunk)
 
-    def capture(
-        self, key: Key, layer: int, queries: Tensor, part: slice, keys: Tensor, scaling: float, bias: Tensor | None
-    ) -> None:
+    def capture(self, key: Key, layer: int, sight: Sight, part: slice) -> None:
         """Keep `part` of a chunk's queries, and what their softmax summed to over the whole cache if need be."""
         totals, seen = None, range(0)
         if self.proxy.needs_totals:
-            totals = log_totals(queries, keys, scaling, bias, part)
+            totals = sight.log_totals(part)
             if key.purpose == "own":
                 seen = range(self._begin + part.start + 1, self._begin + part.stop + 1)
-        self.captures.add(key, layer, queries[:, part], totals, seen)
+        self.captures.add(key, layer, sight.queries[:, part], totals, seen)
 
     def copies(self, turn: int) -> Sequence[Copy]:
         """The turn's segments after the prompt that asks for them, in one piece."""
@@ -61,16 +58,14 @@ class ProxyState(SegmentState):
                 self._copied.append((Key(turn, span.segment.kind, "copy", span.first), begin, len(ids)))
         return (Copy(turn, tuple(ids)),)
 
-    def observe_copy(
-        self, copy: Copy, begin: int, layer: int, queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None
-    ) -> None:
+    def observe_copy(self, copy: Copy, begin: int, layer: int, sight: Sight) -> None:
         """Keep the copied tokens' queries, each for its own segment."""
-        self.scaling = scaling
-        end = begin + queries.shape[1]
+        self.scaling = sight.scaling
+        end = begin + sight.queries.shape[1]
         for key, first, last in self._copied:
             if first < end and begin < last:
                 part = slice(max(first, begin) - begin, min(last, end) - begin)
-                self.capture(key, layer, queries, part, keys, scaling, bias)
+                self.capture(key, layer, sight, part)
 
     def source_rows(self, source: str, view: SegmentView) -> Rows | None:
         """Query rows of one source for a segment, uncapped; None where it has none."""
@@ -115,16 +110,3 @@ class ProxyState(SegmentState):
             best = pool_topk(score, held, taken)
             taken = torch.zeros_like(taken).scatter(1, best, True)
         return taken.nonzero()[:, 1].view(heads, keep)
-
-
-def log_totals(queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None, part: slice) -> Tensor:
-    """Log-sum-exp of the logits of the queries `part` of L over all rows they see: the chunk's own rows are last.
-
-    (H_q, L, D), (H_kv, rows, D), (H_kv, rows) → (H_q, part) float32.
-    """
-    heads, length, _ = queries.shape
-    rows, kv_heads = keys.shape[1], keys.shape[0]
-    asked = queries[:, part]
-    limits = torch.arange(rows - length + 1, rows + 1, device=keys.device)[part].repeat(heads // kv_heads)
-    totals = mass.log_totals(group_rows(asked, kv_heads), keys, scaling, limits=limits, bias=bias)
-    return totals.view(heads, asked.shape[1])

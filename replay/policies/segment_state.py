@@ -20,6 +20,7 @@ from .states import Chunk, Copy, Eviction, PolicyState, Scene
 if TYPE_CHECKING:
     from ...traces.tokens import TokenSegment
     from ..cache import KvCache
+    from .sight import Sight
 
 
 @dataclass
@@ -97,26 +98,15 @@ class SegmentState(PolicyState):
         """Kinds of later segments whose queries are captured."""
         return ()
 
-    def observe(
-        self,
-        layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        scaling: float,
-        index: Tensor,
-        bias: Tensor | None,
-        read: Tensor | None = None,
-    ) -> None:
+    def observe(self, layer: int, sight: Sight, index: Tensor) -> None:
         """Keep copies of the wanted queries, post-RoPE."""
-        self.scaling = scaling
+        self.scaling = sight.scaling
         for key, start, end in self._wanted:
-            self.capture(key, layer, queries, slice(start, end), keys, scaling, bias)
+            self.capture(key, layer, sight, slice(start, end))
 
-    def capture(
-        self, key: Key, layer: int, queries: Tensor, part: slice, keys: Tensor, scaling: float, bias: Tensor | None
-    ) -> None:
+    def capture(self, key: Key, layer: int, sight: Sight, part: slice) -> None:
         """Keep `part` of a chunk's queries."""
-        self.captures.add(key, layer, queries[:, part])
+        self.captures.add(key, layer, sight.queries[:, part])
 
     def fed(self, chunk: Chunk) -> None:
         """Extend the segment's span."""

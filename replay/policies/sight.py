@@ -1,4 +1,4 @@
-"""What one layer of a chunk shows a watching policy: how much its tokens read each row."""
+"""What one layer of a chunk shows a policy: queries, keys, and how much the tokens read each row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...kernels.mass import attention_mass, attention_use
+from ...kernels.mass import attention_mass, attention_use, log_totals
 from ...kernels.reference import group_rows
 
 
@@ -59,6 +59,13 @@ class Sight:
             distance=distance,
             bias=self.bias,
         )
+
+    def log_totals(self, part: slice = slice(None)) -> Tensor:
+        """(H_q, part) float32: log-sum-exp of the logits of the queries `part` of L over all rows they see."""
+        asked = self.queries[:, part]
+        limits = self.limits[part].repeat(self.group)
+        grouped = group_rows(asked, self.keys.shape[0])
+        return log_totals(grouped, self.keys, self.scaling, limits=limits, bias=self.bias).view(asked.shape[:2])
 
     def use(self, first: int, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Activity and last use of the rows from `first` on, as `kernels.reference.attention_use` defines them."""

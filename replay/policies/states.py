@@ -18,6 +18,7 @@ from .base import KvShape, Policy
 if TYPE_CHECKING:
     from ...traces.tokens import TokenSegment
     from ..cache import KvCache
+    from .sight import Sight
 
 
 @dataclass(frozen=True)
@@ -105,21 +106,9 @@ class PolicyState:
         """A chunk is about to be fed; whether `observe` must be called for its layers."""
         return False
 
-    def observe(
-        self,
-        layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        scaling: float,
-        index: Tensor,
-        bias: Tensor | None,
-        read: Tensor | None = None,
-    ) -> None:
-        """One layer of the chunk: (H_q, L, D) queries, (H_kv, rows, D) keys, their own last.
-
-        `index` (H_kv, rows or fewer) names the logical tokens of the rows that were there before the chunk; `bias`
-        (H_kv, rows) is the β of every row, if any has one. `read` (H_kv, rows), where the chunk is one token and the
-        state `reads`: its attention weights, summed over the query heads of each KV head.
+    def observe(self, layer: int, sight: Sight, index: Tensor) -> None:
+        """One layer of the chunk. `index` (H_kv, rows or fewer) names the logical tokens of the rows that were there
+        before it; `sight.read` is there where the chunk is one token and a state of the lane `reads`.
         """
 
     def fed(self, chunk: Chunk) -> None:
@@ -133,9 +122,7 @@ class PolicyState:
         """What to feed when turn `turn` closes, for `observe_copy` only."""
         return ()
 
-    def observe_copy(
-        self, copy: Copy, begin: int, layer: int, queries: Tensor, keys: Tensor, scaling: float, bias: Tensor | None
-    ) -> None:
+    def observe_copy(self, copy: Copy, begin: int, layer: int, sight: Sight) -> None:
         """One layer of a piece of the copy that starts at its token `begin`; otherwise as `observe`."""
 
     def close(self, turn: int, index: Tensor, cache: KvCache) -> Eviction | Rewrite | None:

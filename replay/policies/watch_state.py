@@ -39,22 +39,9 @@ class WatchingState(RunningState):
     def fresh(self, room: Tensor, positions: Tensor) -> None:
         """Set what the numbers (numbers, layers, H_kv, L) of new rows start with; zero unless said here."""
 
-    def observe(
-        self,
-        layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        scaling: float,
-        index: Tensor,
-        bias: Tensor | None,
-        read: Tensor | None = None,
-    ) -> None:
-        """Note how much the chunk's queries read each row."""
-        self.note(layer, Sight(queries, keys, scaling, bias, read), index)
-
     @abstractmethod
-    def note(self, layer: int, sight: Sight, index: Tensor) -> None:
-        """What one layer of the chunk shows; `index` as in `observe`."""
+    def observe(self, layer: int, sight: Sight, index: Tensor) -> None:
+        """Note how much the chunk's queries read each row."""
 
     def evicted(self, eviction: Eviction) -> None:
         """Keep the numbers of the rows that stay."""

@@ -85,10 +85,10 @@ def watched(step: Lockstep, on_cut: Callable[..., None] | None = None) -> Record
         now.append((chunk.segment.kind, chunk.first))
         return begin(chunk)
 
-    def on_observe(layer, queries, keys, scaling, index, bias, read=None):
-        assert bias is None
-        record.note(layer, queries, keys, scaling, index, *now[-1])
-        observe(layer, queries, keys, scaling, index, bias, read)
+    def on_observe(layer, sight, index):
+        assert sight.bias is None
+        record.note(layer, sight.queries, sight.keys, sight.scaling, index, *now[-1])
+        observe(layer, sight, index)
 
     state.begin, state.observe, state.fed = on_begin, on_observe, fed  # type: ignore[method-assign]
     if on_cut is not None:

@@ -25,8 +25,9 @@ def watched(policy: str, users: bool = False) -> tuple[Lockstep, list[dict]]:
     turns: list[dict] = []
     right = state.observe
 
-    def observe(layer, queries, keys, scaling, index, bias, read=None):
-        right(layer, queries, keys, scaling, index, bias)
+    def observe(layer, sight, index):
+        right(layer, sight, index)
+        queries, keys, scaling = sight.queries, sight.keys, sight.scaling
         now, length = turns[-1], queries.shape[1]
         names = torch.cat([index.long(), torch.arange(step.logical, step.logical + length).expand(2, -1)], dim=1)
         for head in range(2):

@@ -27,6 +27,7 @@ from kvmill.replay.policies.peers import ExpectedAttention, Peer, RKv, SnapKv
 from kvmill.replay.policies.peers_state import SnapKvState
 from kvmill.replay.policies.registry import POLICIES, parse_policies, parse_policy
 from kvmill.replay.policies.segment_state import SegmentView
+from kvmill.replay.policies.sight import Sight
 from kvmill.replay.policies.states import Chunk, Scene
 from kvmill.replay.segments import turns_of
 from kvmill.traces.tokens import TokenSegment
@@ -134,10 +135,10 @@ def recorded(policy: str, turns: int) -> tuple[Lockstep, Captured]:
     state.begin = lambda chunk: begin(chunk) or True  # type: ignore[method-assign]
     spot: list[tuple[int, str]] = []
 
-    def note(layer, queries, keys, scaling, index, bias, read=None):
+    def note(layer, sight, index):
         pieces = captured[spot[-1]][2]
-        pieces[layer] = torch.cat([pieces[layer], queries], dim=1)
-        observe(layer, queries, keys, scaling, index, bias, read)
+        pieces[layer] = torch.cat([pieces[layer], sight.queries], dim=1)
+        observe(layer, sight, index)
 
     state.observe = note  # type: ignore[method-assign]
     for turn, segments in enumerate(turns_of(step.trajectory)[:turns]):
@@ -216,7 +217,8 @@ def test_layers_that_borrow_a_cache_are_more_heads_of_its_group() -> None:
     for begin, end in ((0, 7), (7, 10)):
         assert state.begin(Chunk(text, begin, end, begin))
         for reader in range(2):
-            state.observe(0, queries[reader, :, begin:end], torch.zeros(2, end, 3), 0.5, torch.zeros(2, 0), None)
+            sight = Sight(queries[reader, :, begin:end], torch.zeros(2, end, 3), 0.5)
+            state.observe(0, sight, torch.zeros(2, 0))
     view = SegmentView(0, torch.zeros(2, 10, 3), torch.zeros(2, 10, 3), 0.5, text, 0, 0)
     rows = state.own_rows(view)
     want = queries[:, :, 5:].view(2, 2, 2, 5, 3).permute(1, 0, 2, 3, 4).reshape(2, 4, 5, 3)

@@ -80,7 +80,7 @@ def test_the_copys_queries_are_those_of_one_pass_over_everything(name: str) -> N
     step.forward.feed(
         [fresh],
         [*step.ids, *copy.ids],
-        observers=[[lambda slot, queries, *rest: seen.setdefault(slot, []).append(queries.clone())]],
+        observers=[[lambda slot, sight: seen.setdefault(slot, []).append(sight.queries.clone())]],
     )
     first, at = len(text.segments[0].ids), len(step.ids) + 3
     for s in text.segments[1:]:

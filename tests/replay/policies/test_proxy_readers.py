@@ -15,6 +15,7 @@ from kvmill.replay.policies.base import KvShape
 from kvmill.replay.policies.captures import Key
 from kvmill.replay.policies.proxy_state import ProxyState
 from kvmill.replay.policies.registry import parse_policy
+from kvmill.replay.policies.sight import Sight
 from kvmill.replay.policies.state_table import state_for
 from kvmill.replay.policies.states import Chunk, Scene
 from kvmill.replay.segments import size_of
@@ -48,7 +49,7 @@ class ByHand:
                     for _ in range(readers if wanted else 0):
                         queries = torch.randn(4, end - begin, 4, generator=draw) * 2
                         held = self.cache.view(slot)[0]
-                        state.observe(slot, queries, held, 0.5, torch.zeros(2, 0), None)
+                        state.observe(slot, Sight(queries, held, 0.5), torch.zeros(2, 0))
                         self.asked[slot] += [(s, begin + i, queries[:, i]) for i in range(end - begin)]
                 state.fed(chunk)
             first += len(s.ids)

@@ -30,25 +30,25 @@ class Watch:
             now[0] = chunk  # type: ignore[call-overload]
             return begin(chunk)
 
-        def on_observe(layer, queries, keys, scaling, index, bias, read=None):
+        def on_observe(layer, sight, index):
             chunk = now[0]
             assert chunk is not None
-            own = range(chunk.first, chunk.first + queries.shape[1])
-            for at, weights in self.weights(queries, keys, scaling, index, own, bias):
+            own = range(chunk.first, chunk.first + sight.queries.shape[1])
+            for at, weights in self.weights(sight, index, own):
                 s = chunk.segment
                 self.note(("future", s.kind, s.turn), layer, weights)
                 if chunk.begin + at >= len(s.ids) - s.closing:
                     self.note(("own", s.kind, s.turn), layer, weights)
-            observe(layer, queries, keys, scaling, index, bias, read)
+            observe(layer, sight, index)
 
-        def on_copy(copy, begin, layer, queries, keys, scaling, bias):
-            index, fed = branch.index[layer], keys.shape[1] - branch.index.shape[2]
+        def on_copy(copy, begin, layer, sight):
+            index, fed = branch.index[layer], sight.keys.shape[1] - branch.index.shape[2]
             turns = [s for s in step.trajectory.segments if s.turn == copy.key and s.kind in ("assistant", "tool")]
             names = [None] * 3 + [s for s in turns for _ in s.ids]
-            for at, weights in self.weights(queries, keys, scaling, index, range(-fed, 0), bias):
+            for at, weights in self.weights(sight, index, range(-fed, 0)):
                 if (s := names[begin + at]) is not None:
                     self.note(("copy", s.kind, s.turn), layer, weights)
-            observe_copy(copy, begin, layer, queries, keys, scaling, bias)
+            observe_copy(copy, begin, layer, sight)
 
         def on_select(sources, view, keep, forced):
             asked = [s for s in state.proxy.proxies if state.source_rows(s, view) is not None]
@@ -61,7 +61,8 @@ class Watch:
 
         state.begin, state.observe, state.observe_copy, state.select = on_begin, on_observe, on_copy, on_select
 
-    def weights(self, queries, keys, scaling, index, own, bias) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
+    def weights(self, sight, index, own) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
+        queries, keys, scaling, bias = sight.queries, sight.keys, sight.scaling, sight.bias
         length, rows = queries.shape[1], keys.shape[1]
         for at in range(length):
             out = []

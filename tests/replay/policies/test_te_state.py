@@ -30,10 +30,10 @@ def recorded(policy: str, turns: int) -> tuple[Lockstep, Captured, dict[tuple[in
     right = branch.state.observe
     branch.state.begin = lambda chunk, begin=branch.state.begin: begin(chunk) or True  # type: ignore[method-assign]
 
-    def observe(layer, queries, keys, scaling, index, bias, read=None):
+    def observe(layer, sight, index):
         pieces = captured.setdefault(spot[0], [torch.zeros(6, 0, 8)] * 3)
-        pieces[layer] = torch.cat([pieces[layer], queries], dim=1)
-        right(layer, queries, keys, scaling, index, bias)
+        pieces[layer] = torch.cat([pieces[layer], sight.queries], dim=1)
+        right(layer, sight, index)
 
     branch.state.observe = observe  # type: ignore[method-assign]
     for turn, segments in enumerate(turns_of(step.trajectory)[:turns]):
