@@ -15,6 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from PIL import Image
@@ -24,6 +25,7 @@ from kvmill.errors import UserError
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 MOST_BYTES = 120_000
+WAIT_S = 180
 WIDTH = 1180
 # page → how much of it is shown, in pixels
 HEIGHTS = {"overview": 820, "traces": 1000, "replay": 1000, "compare": 1150, "inspector": 1150, "capacity": 1250}
@@ -34,28 +36,31 @@ return app && app.getAttribute('data-test-script-state') === 'notRunning' && doc
 NO_PLACE = "[data-testid='stSidebarUserContent'] { display: none; }"  # the store's path on this machine
 
 
-def taken(base: str, into: Path) -> list[Path]:
-    """A picture of every page. UserError without a browser."""
+def taken(base: str, into: Path, pages: Collection[str] = tuple(HEIGHTS)) -> Iterator[Path]:
+    """A picture of every page, as they are made. UserError without a browser, and for a page that is not whole."""
+    from playwright.sync_api import TimeoutError as TooLate
     from playwright.sync_api import sync_playwright
 
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
+    browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser_path is None:
         raise UserError(f"no browser on PATH ({', '.join(BROWSERS)})")
     into.mkdir(parents=True, exist_ok=True)
-    made: list[Path] = []
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        for name, height in HEIGHTS.items():
-            page = browser.new_page(viewport={"width": WIDTH, "height": height}, color_scheme="light")
+        browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])
+        for name in pages:
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHTS[name]}, color_scheme="light")
             page.goto(f"{base}/{'' if name == 'overview' else name}")
-            page.wait_for_function(STILL, timeout=60_000)
+            try:
+                page.wait_for_function(STILL, timeout=1000 * WAIT_S)
+            except TooLate:
+                raise UserError(f"page {name} was not whole after {WAIT_S} s: try again when less runs here") from None
             page.add_style_tag(content=NO_PLACE)
             page.wait_for_timeout(2000)  # charts are drawn after the text
-            made.append(into / f"{name}.png")
-            small(page.screenshot(), made[-1])
+            path = into / f"{name}.png"
+            small(page.screenshot(), path)
             page.close()
+            yield path
         browser.close()
-    return made
 
 
 def small(picture: bytes, path: Path) -> None:
@@ -73,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="kvmill bench screenshots", description=__doc__)
     parser.add_argument("--store", type=Path, required=True, help="a store with an ingest, a replay and a plan")
     parser.add_argument("--into", type=Path, default=PICTURES, help="folder of the pictures (docs/pictures)")
+    parser.add_argument("--page", action="append", choices=list(HEIGHTS), help="only this page; may be given again")
     asked = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -82,7 +88,7 @@ def main() -> None:
     server = subprocess.Popen(command, env=dict(os.environ), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait(server, f"{base}/healthz")
-        for path in taken(base, asked.into):
+        for path in taken(base, asked.into, asked.page or tuple(HEIGHTS)):
             note(f"{path} ({path.stat().st_size / 1000:.0f} kB)")
     finally:
         server.terminate()

@@ -10,7 +10,7 @@ import altair as alt
 from . import theme
 from .capacity_bounds import Bound
 from .charts import Rows
-from .looks import Looks, keep_of
+from .looks import FULL, Looks, keep_of
 
 HEIGHT = 280
 _DASH = [5, 4]
@@ -100,12 +100,15 @@ def gpus_over_load(rows: Rows, simulated: Rows) -> alt.LayerChart:
     )
     keys = ("policy", "load", "gpus", "gpus_low", "gpus_high")
     told = [{key: row.get(key) for key in keys} for row in simulated if row.get("gpus")]
+    told.sort(key=lambda row: row["policy"] != FULL)
     points = (
         alt.Chart(_named(told, looks))
-        .mark_point(size=110, filled=True, opacity=1)
+        .mark_point(filled=True, opacity=1)
         .encode(
             x=x,
             y="gpus:Q",
+            # Under a policy that needs as many, full is still seen.
+            size=alt.condition(alt.datum.policy == FULL, alt.value(330), alt.value(90)),
             color=colour,
             shape=looks.shape(legend=_legend()),
             tooltip=[

@@ -181,9 +181,9 @@ def shown(told: Sequence[Figure]) -> None:
                     st.caption(plain(figure.note))
 
 
-def copied(ask: Ask, replications: int) -> str:
-    """The command line of the answer, shown to be copied."""
-    text = command("plan", ask.plan(replications))
+def copied(ask: Ask, replications: int, measured_by: str | None) -> str:
+    """The command line of the answer, shown to be copied: with the replay of its quality, not whichever is newest."""
+    text = command("plan", ask.plan(replications) | {"from": ask.replay or measured_by})
     st.code(text, language="bash", wrap_lines=True)
     return text
 

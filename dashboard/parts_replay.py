@@ -92,7 +92,8 @@ def settings(found: Mapping[str, str]) -> dict[str, Any]:
             persist_state="session",
         )
         explain = st.toggle(
-            "Also store attention, for the Inspector",
+            "Store attention too",
+            help="For the Inspector: how much attention the full cache gave to what was dropped.",
             key="replay explain",
             persist_state="session",
             disabled=mode == "closed",

@@ -131,7 +131,7 @@ if shapes:
 
 st.subheader("Take it along")
 replications = row["replications"] if row else FIRST_LOOK
-line = parts_capacity.copied(ask, replications)
+line = parts_capacity.copied(ask, replications, row.get("quality_run") if row else None)
 if row:
     found = {
         **told,

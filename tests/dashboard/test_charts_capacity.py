@@ -37,6 +37,13 @@ def test_bounds_grow_with_the_load_and_hopeless_policies_have_none():
     assert "load, times the workload's own" in titles(charts_capacity.gpus_over_load(rows, ROWS[:1]))
 
 
+def test_full_is_seen_where_a_policy_needs_as_many_gpus_at_a_load():
+    told = [{"policy": policy, "load": 1.0, "gpus": 2} for policy in (fabricate.DELAYED, "full")]
+    (points,) = marked(charts_capacity.gpus_over_load(by_load(BOUNDS), told), "point")
+    assert [row["policy"] for row in points["values"]] == ["full", fabricate.DELAYED], "drawn first, and larger"
+    assert points["encoding"]["size"]["condition"]["value"] > 2 * points["encoding"]["size"]["value"]
+
+
 def test_goodput_has_its_range_and_leaves_out_what_was_not_measured():
     rows = [
         {"policy": "full", "gpus": 3, "goodput": 2.0, "goodput_low": 1.5, "goodput_high": 2.5},
