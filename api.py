@@ -85,46 +85,13 @@ def run_replay(
     that failed are counted in each policy's `status`, never raised. With `until_decided` the answer has the
     keys of `recommend` too; not `decided` is no error here. UserError on unknown names or nothing to replay.
     """
+    # First of all, while the arguments are the only names there are: the settings of `replay.wanted.Wanted`.
+    given = {name: value for name, value in locals().items() if name not in ("store", "progress")}
     from .replay.start import replay_named
     from .replay.until_decided import outcome
 
     opened = _open(store)
-    run = replay_named(
-        opened,
-        traces=traces,
-        model=model,
-        policies=policies,
-        measure=measure,
-        limit=limit,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        threads=threads,
-        resume=resume,
-        equal_size=equal_size,
-        equal_by=equal_by,
-        probes=probes,
-        mode=mode,
-        temperature=temperature,
-        max_action_tokens=max_action_tokens,
-        actions=actions,
-        long=long,
-        include_compacted=include_compacted,
-        sweep=sweep,
-        explain=explain,
-        seed_turns=seed_turns,
-        max_turns=max_turns,
-        executor=executor,
-        workers=workers,
-        gpus_per_worker=gpus_per_worker,
-        ray_address=ray_address,
-        until_decided=until_decided,
-        max_loss=max_loss,
-        confidence=confidence,
-        batch=batch,
-        max_trajectories=max_trajectories,
-        progress=progress,
-    )
+    run = replay_named(opened, progress=progress, **given)
     return outcome(opened, run)
 
 

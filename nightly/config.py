@@ -11,7 +11,7 @@ from ..errors import UserError, unknown
 from ..replay.executors.choice import Executing
 from ..replay.gate_nouns import METRICS, Rules
 from ..replay.policies.registry import DEMO_POLICIES, parse_policies, parse_policy
-from ..replay.start import MEASURES, MODES, require_of_mode
+from ..replay.wanted import MEASURES, MODES, require_of_mode
 from ..toml import read_toml
 from .fleet import checked
 from .values import known, of, share, table
