@@ -48,10 +48,11 @@ def require_possible(store: Store, flags: Mapping[str, Any]) -> None:
     from ..replay.policies.registry import parse_policies
     from ..simulator.answers import plan_named
     from ..simulator.given import given
+    from ..simulator.slo import several
 
     own = inspect.signature(plan_named).parameters.keys() - {"workload", "model", "gpu", "seed"}
     given(**{key: value for key, value in flags.items() if key not in own}, store=store).deployment()
-    parse_policies(list(flags.get("policies", ())))
+    parse_policies(several(flags.get("policies", ())))
 
 
 def planned(

@@ -114,7 +114,7 @@ def test_false_switches_a_test_off(tmp_path: Path) -> None:
         (f"{TRACED}{PLANNED}sensitivity = 1\n", "sensitivity = 1: give true or false"),
         (f"{TRACED}{PLANNED}price = true\n", "price = True: give a number"),
         (f"{TRACED}{PLANNED}replications = 1\n", "replications = 1: give 2 or more"),
-        (f"{TRACED}{PLANNED}policies = 'full'\n", "policies = 'full': give a list of texts"),
+        (f"{TRACED}{PLANNED}policies = 3\n", "policies = 3: give "),
         (f"{TRACED}{PLANNED.replace(GPU, '[1]')}", "gpu = [1]: give a text"),
         (f"{TRACED}{PLANNED.replace('ttft_p95=2', 'ttft=2')}", "--slo 'ttft=2'"),
     ],
@@ -159,5 +159,6 @@ def test_a_promise_is_about_the_policy_however_it_is_spelled(tmp_path: Path) -> 
 def test_a_plan_that_cannot_be_is_refused_before_the_night(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     plan = checked(tomllib.loads(f"{PLANNED}agents = 4\nreplications = 2\nsensitivity = false\n")["plan"], "plan")
     require_possible(Store.open(tmp_path), plan)
+    require_possible(Store.open(tmp_path), {**plan, "policies": "full"})
     with pytest.raises(UserError, match=said):
         require_possible(Store.open(tmp_path), {**plan, **change})
