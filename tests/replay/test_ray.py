@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from replaying import TABLES, replay, rows, some
+from replaying import POLICIES, TABLES, replay, rows, some
 from tiny import save_tiny
 
 from kvmill.errors import UserError
@@ -130,6 +130,19 @@ def test_a_run_begun_here_goes_on_on_ray_and_dead_workers_cost_their_cells_at_mo
     assert [path.name for path in tmp_path.iterdir()] == ["runs"], "the token is gone"
     assert workers_that_stay() == []
     assert capfd.readouterr().out == "", "answers go to stdout, what Ray tells does not"
+
+
+def test_latency_cells_of_a_worker_are_those_of_this_process(tmp_path: Path, model: str) -> None:
+    """The same cells under the same ids, timed; their quality rows are the same to the last digit."""
+    both: dict[str, object] = {"count": 1, "measure": "both", "latency_repeats": 1}
+    here, there = Store.open(tmp_path / "here"), Store.open(tmp_path / "there")
+    runs = (here, replay(here, model, **both)), (there, replay(there, model, **both, **ONE))  # type: ignore[arg-type]
+    cells = [store.open_run(run).read("cells").to_pylist() for store, run in runs]
+    timed = [{cell["cell_id"]: cell for cell in found if cell["measure"] == "latency"} for found in cells]
+    assert timed[0].keys() == timed[1].keys()
+    assert len(timed[1]) == 1 + len(POLICIES)
+    assert all(cell["status"] == "ok" and cell["ttft_s"] > 0 and cell["repeats"] == 1 for cell in timed[1].values())
+    assert rows(*runs[0], "kept") == rows(*runs[1], "kept")
 
 
 def test_a_closed_run_interrupted_on_ray_goes_on_here(

@@ -21,7 +21,7 @@ POLICIES = (TE, AM)
 PER_FAMILY, CHARACTERS = 10, 120
 
 
-def filled(where: Path, turns: int = 3) -> Store:
+def filled(where: Path | str, turns: int = 3) -> Store:
     """A store with ten trajectories of each sample family, `turns` turns long, as one ingest."""
     store = Store.open(where)
     cut = [
@@ -68,7 +68,7 @@ def configured(folder: Path, model: str, policies: tuple[str, ...] = POLICIES, m
 def night(store: Store, config: Path, *flags: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, the printed object ({} if there is none) and what went to stderr."""
     result = CliRunner().invoke(
-        cli.build(), ["nightly", "--config", str(config), "--store", str(store.path), "--json", *flags]
+        cli.build(), ["nightly", "--config", str(config), "--store", str(store), "--json", *flags]
     )
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, json.loads(result.stdout) if result.stdout else {}, result.stderr

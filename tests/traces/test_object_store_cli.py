@@ -8,6 +8,8 @@ from typing import Any
 
 import fabricate
 import pytest
+from nights import TE, configured, filled, night
+from tiny import save_tiny
 from typer.testing import CliRunner
 
 from kvmill import cli
@@ -110,3 +112,19 @@ def test_pages_read_and_jobs_are_refused(bucket: str) -> None:
             ask()
     said = CliRunner().invoke(cli.build(), ["jobs", "list", "--store", bucket])
     assert said.exit_code == 2
+
+
+@pytest.mark.slow
+def test_two_nights_and_a_plan_from_their_rows(bucket: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, str(save_tiny(tmp_path / "model")), (TE,))
+    store = filled(bucket)
+    code, first, _ = night(store, config)
+    assert (code, first["verdict"]) == (4, "undecided")
+    assert night(store, config, "--accept", first["run"])[0] == 0
+    code, second, said = night(store, config)
+    assert (code, second["verdict"], second["baseline"]) == (0, "green", first["run"]), said
+    asked = ("--workload", "samples", "--model", "qwen3-8b", "--gpu", "h100", "--slo", "ttft_p95=2", "--agents", 4)
+    plan = kvmill(bucket, "plan", *asked, "--replications", 2, "--max-gpus", 4, "--from", second["replay"])
+    assert {row["policy"] for row in plan["plans"]} >= {"full"}
+    assert all(row["gpus"] == 1 for row in plan["plans"])
+    assert kvmill(bucket, "store", "check")["problems"] == []
