@@ -129,8 +129,10 @@ def test_parquet_values_become_json_values(tmp_path: Path) -> None:
 
 
 def test_parquet_columns_that_are_no_json_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="column 'picture' holds binary"):
-        read(tmp_path, parquet(pa.table({"picture": [b"x"]})))
+    with pytest.raises(InputError, match="column 'picture' holds bytes that are no text"):
+        read(tmp_path, parquet(pa.table({"picture": [b"\x89PNG\xff"]})))
+    with pytest.raises(InputError, match="column 'took' holds duration"):
+        read(tmp_path, parquet(pa.table({"took": pa.array([1], pa.duration("s"))})))
 
 
 def test_parquet_rows_are_numbered_over_row_groups_and_read_in_small_batches(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_zones_and_times_without_fraction_are_read_and_rows_may_be_out_of_order(
 def test_a_row_that_cannot_be_read_says_why_and_does_not_set_the_clock() -> None:
     made = items(FORMAT, [row("yesterday"), row("2023-11-16", asked="many"), Bad(3, "torn", "x"), row("2023-11-17")])
     assert [item.reason for item in made] == [
-        "TIMESTAMP is 'yesterday', not a date and time",
+        "TIMESTAMP is 'yesterday', not a date and time as 2025-03-01T10:00:00Z",
         "ContextTokens is 'many', not a number of tokens",
         "torn",
         "",
