@@ -80,7 +80,9 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_part_that_hangs_or_dies_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_parts, "parts", lambda toy: {"verify pool_topk int7": (20.0, True), "replay": (0.0, False)})
+    monkeypatch.setattr(
+        gpu_parts, "parts", lambda toy: {"verify pool_topk int7": (200.0, True), "replay": (0.0, False)}
+    )
     with gpu_check.linked():
         found = gpu_check.check(tmp_path, toy=True)
     first, second = found["parts"]
