@@ -16,7 +16,7 @@ from .outcome import SimResult
 from .plan import scenarios_of
 from .reach import hopeless, out_of_reach
 from .report import averaged, binds, described, quality, size_row, with_assumptions
-from .run import TURNS, Scenario
+from .run import Scenario
 from .search import PILOT_SEEDS, mean_meets, neighbours, settled, smallest
 from .slo import Slo, parse_slo, words
 
@@ -45,7 +45,7 @@ def max_load(
     seed: int = 0,
     workers: int = 1,
     executing: Executing = LOCAL,
-    turns: int = TURNS,
+    turns: int | None = None,
     tick: Callable[[str], None] = lambda _: None,
     record: Callable[[Scenario, SimResult], None] = lambda scenario, result: None,
 ) -> dict[str, Any]:

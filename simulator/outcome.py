@@ -27,8 +27,8 @@ SPENT_ON = {"prefill": "prefill compute", "kv": "decode bandwidth", "host": "hos
 class SimResult:
     """What one run showed. Latencies in seconds by percentile, None from too few turns; shares in [0, 1].
 
-    `values` holds the percentile of each SLO (infinite when more turns than it allows were rejected, and when the run
-    ends with turns that no replica works to serve).
+    `values` holds the percentile of each SLO (infinite when more turns than it allows were rejected, when the run
+    ends with turns that no replica works to serve, and when no turn was served at all).
     `unserved_share` is the share of turns still waiting for their first token at the end, `queue_growth` the share of
     the arriving turns by which the queue grew, `waiting_mean` the turns that waited for a first token in the mean.
     `saturated`: beyond a few percent of either, latencies depend on how long one looks; a closed workload, whose queue
@@ -143,7 +143,7 @@ def summarise(
     busy_share, rise, waiting = books["busy_s"] / (span * count), growth(*queue, warm, end), crowding(*queue, warm, end)
     unserved = seen.unserved / max(1, len(seen.finished) + seen.unserved + seen.open)
     values = {slo.key: _value(samples[slo.metric], slo) for slo in slos}
-    if out := _out(fleet):
+    if (out := _out(fleet)) or not len(seen.finished) + seen.open:  # what waits has an age, and was not served
         values = dict.fromkeys(values, float("inf"))
     crowded = waiting > CROWDED * (fleet.workload.agents or float("inf")) and busy_share > BUSY
     result = SimResult(
@@ -230,7 +230,7 @@ def binding(result: SimResult, slos: Sequence[Slo], cost: CostModel) -> str:
         growing = " and growing" if result.saturated else ""
         nearest = f"p{slo.percentile} {slo.metric.upper()} {level}{growing}, "
         lever = STRETCHED if slo.metric == "tpot" else ALONE if result.busy_share < LIGHT_LOAD else ""
-        hint = lever if share > NEAR else ""
+        hint = lever if share > NEAR and not result.saturated else ""
         if slo.metric == "tpot" and lone_s > MOSTLY * slo.limit_s:
             return f"weight streaming: {nearest}one decode step takes {lone_s * 1e3:.0f} ms even alone (raise --tp)"
     if result.miss_share > MISS_SHARE or result.preemptions:

@@ -27,7 +27,7 @@ from .headroom import headroom
 from .measured import pace
 from .outcome import SimResult
 from .report import ENOUGH_REPLICATIONS, averaged, binds, described, quality, size_row, with_assumptions
-from .run import TURNS, Scenario
+from .run import Scenario
 from .search import Side, bracket, verdict
 from .sensitivity import assumed, moved, other_shapes
 from .slo import Slo
@@ -53,7 +53,7 @@ def plan(
     max_gpus: int = 512,
     workers: int = 1,
     executing: Executing = LOCAL,
-    turns: int = TURNS,
+    turns: int | None = None,
     sensitivity: bool = True,
     attribute: Sequence[str] = (),
     fleet: Mapping[str, Any] | None = None,
@@ -109,7 +109,7 @@ def scenarios_of(
     deployment: Deployment,
     slo: tuple[Slo, ...],
     known: Mapping[str, PolicyProfile],
-    turns: int = TURNS,
+    turns: int | None = None,
     fleet: Mapping[str, Any] | None = None,
 ) -> list[Scenario]:
     """One scenario per policy of `known`, alike but for the policy and what was measured of it.

@@ -22,7 +22,10 @@ from .session import SessionPlan, compile_session
 from .slo import Slo
 from .workload import Workload
 
-TURNS = 5000  # measured turns of one replication, about
+TURNS = 5000  # measured turns of one replication, about, and more where they take less time than the next two
+CYCLES = 5  # of an agent, from turn to turn: what is resident settles in a few
+WAITS = 4  # times the longest promise of a first token: turns that wait at the end are then few
+MOST_WAIT_S = 600.0  # of such a promise that is waited for
 SHORT_LOG = 200  # sessions below which a recorded log is measured from its first request
 MOST_REPLICAS = 16_384  # in one simulation
 LONGEST_WAIT_S = 3600.0  # after a log's last session began, that a promise is given time to be broken
@@ -46,7 +49,7 @@ class Scenario:
     keep_measured: float | None = None
     pace: Pace | None = None
     slowdown: float = 1.0
-    turns: int = TURNS
+    turns: int | None = None
     law: CostModel | None = None  # instead of the deployment's roofline: for closed forms
     twin: Scenario | None = None  # the same but for the slowdown: its plans are reused
     without: frozenset[str] = frozenset()
@@ -104,7 +107,7 @@ class Scenario:
         return {name: self.__dict__[name] for name in (*self.__dataclass_fields__, "plans") if name in self.__dict__}
 
     def horizon_s(self) -> tuple[float, float]:
-        """(warm-up, end) in simulated seconds, so that about `turns` turns are measured.
+        """(warm-up, end) in simulated seconds, so that about `turns` turns are measured; None: enough to judge by.
 
         A recorded log is watched until its last session is over, at the nominal speed, and could have broken a promise.
         """
@@ -119,7 +122,10 @@ class Scenario:
             per_second = load.agents / positions.mean_cycle_s
         else:
             per_second = (load.rate or 0.0) * len(positions.cycle_s) / len(positions.usable)
-        measured = self.turns / per_second
+        measured = (self.turns or TURNS) / per_second
+        if self.turns is None:
+            first = max((slo.limit_s for slo in self.slos if slo.metric == "ttft"), default=0.0)
+            measured = max(measured, CYCLES * positions.mean_cycle_s, WAITS * min(first, MOST_WAIT_S))
         return WARM_UP * measured, (1 + WARM_UP) * measured
 
 

@@ -47,9 +47,9 @@ def gpus_words(count: int) -> str:
 
 
 def _verdict(size: Row) -> str:
-    if size["gpus"] == 1:
-        return {"undecided": "is undecided"}.get(size["verdict"], size["verdict"])
-    return {"fails": "fail", "meets": "meet", "undecided": "are undecided"}[size["verdict"]]
+    one = {"fails": "fails", "meets": "meets", "undecided": "is undecided"}
+    several = {"fails": "fail", "meets": "meet", "undecided": "are undecided"}
+    return (one if size["gpus"] == 1 else several)[size["verdict"]]
 
 
 def room_text(rows: Sequence[Row]) -> str:

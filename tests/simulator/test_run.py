@@ -46,3 +46,25 @@ def test_a_burst_at_the_beginning_is_no_warm_up():
     assert burst(2.0).horizon_s()[0] == 0.0
     assert run_fleet(burst(60.0), 4, 0).requests == 250
     assert burst(1e12).horizon_s()[1] < 4000, "an absurd promise is not waited for"
+
+
+@pytest.mark.parametrize("agents", [40, 4000])
+def test_ten_times_the_agents_are_watched_as_long_as_it_takes(agents):
+    """5,000 turns of many agents are over in less than one of their cycles, or than a first token may take."""
+    world = Scenario(closed(agents), "full", deployment(), parse_slo(["ttft_p95=30"]))
+    warm, end = world.horizon_s()
+    cycle = world.positions.mean_cycle_s
+    assert end - warm == pytest.approx(max(5000 * cycle / agents, 5 * cycle, 120.0))
+    assert warm == pytest.approx((end - warm) / 2)
+    asked = Scenario(closed(agents), "full", deployment(), parse_slo(["ttft_p95=30"]), turns=100)
+    warm, end = asked.horizon_s()
+    assert end - warm == pytest.approx(100 * cycle / agents), "as many as were asked for"
+
+
+def test_no_load_is_so_large_that_nobody_waits_long_enough():
+    """Turns that were never served have an age, which is no latency: however short the run, nothing is kept."""
+    world = scenario(closed(3000), place=deployment(60_000), turns=60)
+    run = run_fleet(world, 1, 0)
+    assert (run.requests, run.unserved_share) == (0, 1.0)
+    assert not run.meets(world.slos)
+    assert not run.meets(world.slos[:1]), "the age of those that wait is below its limit"
