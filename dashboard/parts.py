@@ -26,8 +26,8 @@ ORIGINS = {
 }
 MOST_PROBLEMS = 10
 NOT_MEASURED = "–"
-FIGURE_PX = 210
-"""Width of a figure with its label: two beside the sidebar of a narrow window."""
+FIGURE_PX, SHORT_PX = 210, 165
+"""Widths of a figure with its label, and with a short one: two and two beside the sidebar of a narrow window."""
 _SHOWN = "token shown"
 _GUESSES = Buckets(rate_per_s=0.2, burst=5)  # tokens tried per address, over all sessions
 

@@ -16,7 +16,7 @@ from ..replay.wanted import MEASURES, MODES
 from ..traces.store import Store
 from . import choices, queries_replay
 from .estimate import Estimate, estimate
-from .parts import FIGURE_PX, figures, linked, refusal_shown, visitor
+from .parts import SHORT_PX, figures, linked, refusal_shown, visitor
 from .said import plain
 from .service import Service
 
@@ -124,11 +124,11 @@ def expected(store: Store, options: dict[str, Any]) -> Estimate:
         queries_replay.past(store, options["model"]),
     )
     with figures():
-        st.metric("Trajectories", f"{found.trajectories:,}", help=f"{found.policies} policies on each", width=FIGURE_PX)
-        st.metric("Tokens · estimated", f"{found.tokens:,}", width=FIGURE_PX)
+        st.metric("Trajectories", f"{found.trajectories:,}", help=f"{found.policies} policies on each", width=SHORT_PX)
+        st.metric("Tokens · estimated", f"{found.tokens:,}", width=SHORT_PX)
         took = "unknown" if found.seconds is None else duration(found.seconds)
-        st.metric("Time · estimated", took, width=FIGURE_PX)
-        st.metric("Memory · estimated", "unknown" if found.bytes is None else size(found.bytes), width=FIGURE_PX)
+        st.metric("Time · estimated", took, width=SHORT_PX)
+        st.metric("Memory · estimated", "unknown" if found.bytes is None else size(found.bytes), width=SHORT_PX)
     st.caption("Rough, for a machine that does nothing else: " + "; ".join(found.rests_on))
     load, cores = psutil.getloadavg()[0], psutil.cpu_count() or 1
     if load > cores:

@@ -14,7 +14,7 @@ from ..traces.formats import FORMATS
 from ..traces.request_checks import summary_text
 from ..traces.store import Store
 from . import charts_traces, parts_uploads, queries_jobs, queries_traces
-from .parts import FIGURE_PX, figures, number, refusal_shown, rows_shown, visitor
+from .parts import SHORT_PX, figures, number, refusal_shown, rows_shown, visitor
 from .parts_jobs import watch
 from .said import plain
 from .service import Service
@@ -49,7 +49,13 @@ def bring(service: Service) -> None:
     """Upload files, or name a path: both become a job. An upload is on disk, and out of memory, before it is read."""
     st.write(f"Agent runs and request logs. What they are is found by looking: {len(FORMATS)} formats are known.")
     left, middle, right = st.columns(3)
-    redact = left.toggle("Redact personal data and secrets", True, key="traces redact", persist_state="session")
+    redact = left.toggle(
+        "Redact",
+        True,
+        key="traces redact",
+        help="Personal data and secrets are replaced before anything is stored.",
+        persist_state="session",
+    )
     format = middle.selectbox("Format", ["auto", *FORMATS], key="traces format", persist_state="session")
     columns = right.text_input(
         "Columns of a table",
@@ -111,7 +117,7 @@ def became(service: Service, run: str) -> None:
     names = ("accepted", "duplicates", "chained", "rejected")
     with figures():
         for name in names:
-            st.metric(f"{name} · recorded", number(told.get(name)), width=FIGURE_PX)
+            st.metric(f"{name} · recorded", number(told.get(name)), width=SHORT_PX)
     st.caption(
         "Every record is accepted, or a duplicate of one in the store, or a single call that a longer record holds "
         "(chained), or rejected with its reason. A dash: the run did not keep the figure."

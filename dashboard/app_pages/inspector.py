@@ -77,7 +77,7 @@ with left:
     turn = int(linked("turn", turns, label="Turn (from 0)", page=PAGE))
 # Not bound to the address: it would hold the short names.
 if not set(st.session_state.get(SIDE, [None])) <= set(order):
-    linked_to = [policy for policy in st.query_params.get_all("policies") if policy in order]
+    linked_to = [policy for policy in dict.fromkeys(st.query_params.get_all("policies")) if policy in order]
     st.session_state[SIDE] = linked_to[:MOST_POLICIES] or others[:2]
 names = short_names(order)
 chosen = right.multiselect(
