@@ -57,7 +57,9 @@ def simulate_command(
     run: From = None,
     slo: Slos = None,
     replications: Annotated[int, typer.Option(help="Independent runs, averaged.", min=1)] = 1,
-    turns: Annotated[int | None, typer.Option(help="Turns measured in each replication (5000, or more if the load is large).", min=1)] = None,
+    turns: Annotated[
+        int | None, typer.Option(help="Turns measured in each replication (5000, or more if the load is large).", min=1)
+    ] = None,
     series: Annotated[
         bool, typer.Option("--series", help="Also how it went over time; every turn to the store.")
     ] = False,
