@@ -41,6 +41,12 @@ _RULES = (
     ),
     _Rule(("mysql",), r"mysql(?:dump|admin|import)?\b[^\n|;&\x1e]{0,100}?\s-p([^\s\"'\\]{4,100})", mixed=False),
     _Rule(("machine ",), r"machine \S{1,100}\s{1,4}login \S{1,64}\s{1,4}password (\S{4,100})", mixed=False),  # .netrc
+    _Rule(  # in JSON also a word, if the key says nothing else: an account's password, not the description of a field
+        ('"password"', "'password'", '"passwd"', '"pwd"', '"passphrase"'),
+        r"[\"'](?:password|passwd|pwd|passphrase)[\"']{1,8}\s{0,3}:\s{0,3}[\"']{1,8}(?![$%<{*]|(?:your|my|the|new|enter)[_-]"
+        r"|password|passphrase|required|invalid|redacted|optional)([^\s\"'\\]{8,100})[\"']",
+        mixed=False,
+    ),
     _Rule(("_pass",), r"_pass(?:wd)?" + _SIGN + _VALUE),
     _Rule(
         ("password is",),

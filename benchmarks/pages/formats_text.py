@@ -85,9 +85,11 @@ Addresses and numbers that are reserved for examples stay. Recorded token ids ar
 Stand-ins are derived by a hash with a key of the store, `redaction.key`, readable by its owner alone: without it a
 guess cannot be confirmed, with it a second ingest finds its duplicates. Ids of runs that hold stand-ins therefore
 differ from store to store, unless the key is copied. It is no anonymisation: names in free prose that no structured
-place gives away, postal addresses, birthdays and whatever has no shape stay, and so do words as passwords
-(`"password": "correcthorse"`), whatever is encoded otherwise (base64, compressed), text that colours of a terminal cut
-in two, and names of files and folders in the reject file and in the run's own record.
+place gives away, postal addresses, birthdays, telephone numbers abroad (`0049…`) or in blanks alone without a word
+that says so, IBANs in small letters and whatever has no shape stay, and so do words as passwords outside of quoted
+keys (`"password": "correcthorse"` is found, `password: correcthorse` is not), whatever is encoded otherwise (base64,
+compressed), text that colours of a terminal or blanks of no width cut in two, and names of files and folders in the
+reject file and in the run's own record.
 
 In 100 tau-bench airline runs the names of customers and the user names made of them were replaced, and one address at a
 real mail provider; no date, flight, reservation, order number or price. In the SWE-agent runs nothing but four mentions

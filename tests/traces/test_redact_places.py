@@ -33,6 +33,8 @@ FOUND = {
     "ann:$6$saltsalt$" + HEX + ":19000:0": "saltsalt$" + HEX,
     "ann:$2b$12$" + HEX: "12$" + HEX,
     '{"card": "x", "cvv": "123"}': '"123"',
+    '{"user": "ann", "password": "correcthorse"}': "correcthorse",
+    json.dumps({"arguments": json.dumps({"passphrase": "correct-horse"})}): "correct-horse",
 }
 HARMLESS = [
     "someone tried to login with password flag{d316759c281bf925}",
@@ -47,6 +49,8 @@ HARMLESS = [
     "cost: $6 $2000 $1$ $5$; awk '{print $1$2}'",
     "cvv: see 4.5, cvc = 12.345",
     "<token>word</token> a-token is",
+    '{"password": "string", "passphrase": "required-field", "pwd": "/home", "passwd": "{{ secret }}"}',
+    '{"password": {"type": "string"}, "properties": ["password", "username"]}',
 ]
 
 
