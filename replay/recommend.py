@@ -285,7 +285,9 @@ def _reason(
         return "no answer in this run has a known truth: agreement with the uncompacted run is not accuracy"
     more = _more(listed)
     if more is not None:
-        return f"not enough trajectories: about {more} more would decide"
+        if any(c.needed for c in listed):
+            return f"not enough trajectories: about {more} more would decide"
+        return f"not enough trajectories: fewer than {FEW} decide nothing, {more} more are the least"
     of: dict[str, list[str]] = {}
     for c in listed:
         of.setdefault(c.verdict, []).append(c.policy)
@@ -299,7 +301,9 @@ def _without(left_out: int) -> str:
 
 
 def _more(listed: list[Candidate]) -> int | None:
-    """How many more trajectories would show that some policy is good enough, if its figures stay what they are."""
+    """How many more trajectories would show that some policy is good enough, if its figures stay what they are; where
+    none would be, how many are missing before anything can be said.
+    """
     undecided = [c for c in listed if not c.failed and (c.n < FEW or (c.needed and c.verdict == UNDECIDED))]
     wanted = [max(FEW, c.needed or FEW) - c.n for c in undecided]
     return max(1, min(wanted)) if wanted else None

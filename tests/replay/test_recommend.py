@@ -105,6 +105,9 @@ def test_too_few_trajectories_say_how_many_more(tmp_path: Path) -> None:
     assert few["policy"] is None
     assert "fewer than 10 decide nothing" in few["candidates"][0]["verdict"]
     assert few["more_trajectories"] == 10 - 6
+    bad = recommend(stored(tmp_path / "bad", {"full": (900, full), SMALL: (200, much_worse)}, count=6))
+    assert bad["more_trajectories"] == 10 - 6
+    assert "4 more are the least" in bad["reason"], "that a policy loses half will not change with them"
 
 
 @pytest.mark.parametrize(("count", "named"), [(9, None), (10, MIDDLE)])
