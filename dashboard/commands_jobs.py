@@ -113,7 +113,7 @@ def _me() -> str:
 
 def _reached(job: Job) -> str | None:
     progress = job.status.progress
-    if progress is None:
+    if progress is None or job.state == "done":  # a search that ends early leaves its estimate behind
         return None
     of = f"/{progress['total']}" if progress["total"] else ""
     left = progress["eta_s"] if job.state == "running" else None

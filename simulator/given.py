@@ -71,6 +71,8 @@ def given(
     for name in flags:
         if name not in (*FILL, *REPLICA):
             raise unknown("option", name, [*FILL, *REPLICA, *KNOWN])
+    if "host_gib" in flags and flags.get("retention") != "offload" and flags.get("preemption") != "swap":
+        raise UserError("--host-gib: nothing is put there without --retention offload or --preemption swap")
     geometry, machine = windowed(find_geometry(model), max_model_len), find_gpu(gpu).priced(price)
     if calibration is not None:
         machine = read_calibration(calibration).applied(machine)

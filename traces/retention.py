@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, unknown
 from .manifest import RunInfo
 from .store import Store
 
 NIGHT, ACCEPTANCE, GREEN = "nightly", "acceptance", "green"  # kinds of runs, and the verdict that makes a baseline
+KINDS = ("ingest", "replay", "simulate", "plan", "max-load", NIGHT, ACCEPTANCE)
 KILLED = "its process was killed: resume it, or `kvmill store remove` it"
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([hdw])")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,8 +44,12 @@ def prunable(
 ) -> Pruning:
     """The runs that ended more than `older_than` ago, but for those that are running, the newest `keep_last` of each
     kind, accepted baselines, and whatever a run that stays was made from. `kind`: runs of no other kind go.
+
+    UserError for a kind that there is not.
     """
     runs = store.runs()
+    if kind is not None and kind not in (known_kinds := {*KINDS, *(run.kind for run in runs)}):
+        raise unknown("kind", kind, known_kinds, "--kind")
     now = now or datetime.now(UTC)
     before = now - min(older_than, now - _EPOCH)
     old = {run.run_id: run for run in runs if kind in (None, run.kind) and _ended(run) < before}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 from waiting import ended
 
 from kvmill.cli import build
+from kvmill.dashboard.commands_jobs import _reached
 from kvmill.dashboard.jobs import Jobs
 from kvmill.dashboard.verbs import FOLDERS
 
@@ -63,3 +65,9 @@ def test_jobs_know_every_folder_of_commands_that_answers():
     from kvmill.cli import FOLDERS as ALL
 
     assert set(ALL) - set(FOLDERS) == {"kvmill.dashboard.commands", "kvmill.benchmarks.commands"}
+
+
+@pytest.mark.parametrize(("state", "said"), [("running", "44/114 simulations, 1m10s to go"), ("done", None)])
+def test_a_job_that_ended_early_leaves_no_half_way_behind(state, said):
+    progress = {"done": 44, "total": 114, "unit": "simulations", "eta_s": 70.0}
+    assert _reached(SimpleNamespace(state=state, status=SimpleNamespace(progress=progress))) == said

@@ -35,6 +35,8 @@ def test_what_is_not_given_stays_as_it_is(store):
         ({"max_model_len": 1 << 20}, "--max-model-len 1,048,576: llama-3.1-8b takes 1 to 131,072 tokens"),
         ({"max_model_len": 0}, "takes 1 to"),
         ({"router": "magic"}, "unknown router 'magic'"),
+        ({"host_gib": 64.0}, "nothing is put there without --retention offload"),
+        ({"host_gib": 64.0, "retention": "ttl:30"}, "--host-gib"),
         ({"fail": 0.0}, "--fail"),
         ({"seed": -1}, "--seed -1: a whole number from 0"),
         ({"seed": 1 << 63}, "to 1,000,000,000,000,000"),

@@ -39,6 +39,8 @@ def test_only_old_runs_go_and_never_running_ones(tmp_path: Path) -> None:
     assert prunable(store, age("30d"), now=IN_A_YEAR).staying == {running.id: KILLED}
     assert going(store, kind="plan") == [plan]
     assert going(store, kind="ingest") == []
+    with pytest.raises(UserError, match="unknown kind 'replays' in --kind"):
+        going(store, kind="replays")
 
 
 def test_the_newest_of_each_kind_stay(tmp_path: Path) -> None:
