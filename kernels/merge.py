@@ -146,6 +146,8 @@ class Groups:
         heads, count = self.order.shape
         if x.dim() == 2:
             return self.sums(x.double().unsqueeze(-1), weights).squeeze(-1)
+        if not x.numel():  # embedding_bag takes rows of no width for no rows
+            return x.new_zeros(heads, self.starts.shape[1] - 1, x.shape[-1])
         offsets = torch.arange(heads, device=x.device).unsqueeze(-1) * count
         rows = (self.order + offsets).reshape(-1)
         return embedding_bag(

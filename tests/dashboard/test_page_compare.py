@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import fabricate
@@ -61,7 +62,7 @@ def test_a_link_opens_the_run_and_the_view_it_names(own_store: Path):
 def test_runs_are_offered_with_the_model_and_the_time_and_not_by_name_alone(own_store: Path):
     run = fabricate.replay(Store.open(own_store))
     (told,) = open_page("compare").selectbox[0].options
-    assert told.startswith("smollm2-135m · float32 · teacher")
+    assert re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d · smollm2-135m · teacher · float32 · ", told)
     assert told.endswith(run)
 
 
