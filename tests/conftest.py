@@ -17,7 +17,10 @@ settings.load_profile("kvmill")
 
 os.environ["KVMILL_QUIET"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("OMP_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
+if "PYTEST_XDIST_WORKER" in os.environ:  # it inherits what the process that hands out the tests has set
+    os.environ["OMP_NUM_THREADS"] = "1"
+else:
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.pop("KVMILL_STORE", None)
 # Triton reads the switch when a kernel is defined. Without a GPU its kernels run in Python, on small grids.
 if not Path("/proc/driver/nvidia/version").exists():
