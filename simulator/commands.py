@@ -192,8 +192,8 @@ def steps(label: str, unit: str, expected: int) -> Callable[[str], None]:
     progress = Progress(label, expected, unit)
 
     def tick(detail: str) -> None:
-        if progress.done >= progress.total:
-            progress.total = progress.done + 2
+        if progress.done >= expected and progress.done + 1 >= progress.total:
+            progress.total = progress.done + 2  # the end, which is told at once, is never reached again
         progress.step(detail=detail)
 
     return tick

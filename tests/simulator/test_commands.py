@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from worlds import TE
 
 from kvmill.simulator.answers import plan_named, simulate
-from kvmill.simulator.commands import register
+from kvmill.simulator.commands import register, steps
 from kvmill.traces.store import Store
 
 RUN, APP = CliRunner(), typer.Typer()
@@ -189,3 +189,12 @@ def test_a_sweep_lists_every_setting_and_stores_every_plan(tmp_path):
     assert found["pareto_note"].startswith("4 settings")
     assert found["gpu"] == "l40s"
     assert len(Store.open(tmp_path).query("SELECT DISTINCT run_id FROM plans").to_pylist()) == 2
+
+
+def test_progress_past_what_was_expected_is_no_line_for_each_step(capsys, monkeypatch):
+    monkeypatch.delenv("KVMILL_QUIET")
+    tick = steps("plan", "simulations", 4)
+    for _ in range(40):
+        tick("full on 35 GPUs")
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in told] == ["plan 4/4 simulations"]
