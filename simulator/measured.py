@@ -11,20 +11,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UserError
 from ..replay.policies.registry import parse_policy
 from ..replay.policies.segment import SegmentPolicy
 from ..replay.profile import PolicyProfile, TimedCompactions
-from ..traces.select import select
-from ..traces.store import Store
 from .cost import CostModel
 from .deployment import Deployment
 from .gpus import GPUS
-from .lengths import contexts_of, segments_of
 from .models import same_model
 from .session import compaction_seconds
+
+if TYPE_CHECKING:
+    from ..traces.store import Store
 
 ENOUGH = 10  # timed compactions that a ratio rests on, at the least
 OTHER_PARTS = {"pcie", "nvl", "mig"}  # cards that share a name with a faster one
@@ -50,6 +50,9 @@ def gpu_of(processor: str) -> str | None:
 
 def timed(store: Store, known: Mapping[str, PolicyProfile]) -> dict[str, PolicyProfile]:
     """The profiles, with the compactions that their replay timed where it ran on a GPU of the catalogue in bf16."""
+    from ..traces.select import select  # what reads traces is heavy, and processes that simulate need none of it
+    from .lengths import contexts_of, segments_of
+
     run = next((profile.run for profile in known.values() if profile.run), None)
     config = store.info(run).config if run else {}
     processor, dtype = (config.get("worker") or {}).get("processor"), config.get("dtype")
