@@ -14,7 +14,6 @@ from .access import safe_csv
 from .routes import Call, Failure, Parameter, Reply, Route, Schema
 from .routes_jobs import LIMIT
 
-KINDS = ("ingest", "replay", "simulate", "plan", "gate")
 _BY = ("policy", "turn", "age", "kind", "family")
 _MAYBE_TEXT = {"type": ["string", "null"]}
 RUN: Schema = {
@@ -128,7 +127,9 @@ _OFFSET = Parameter("offset", {"type": "integer", "minimum": 0, "maximum": 2**40
 _ROW_LIMIT = Parameter(
     "limit", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}, "At most so many rows."
 )
-_KIND = Parameter("kind", {"type": "string", "enum": ["any", *KINDS], "default": "any"}, "Only runs of this kind.")
+_KIND = Parameter(
+    "kind", {"type": "string", "enum": ["any", *manifest.KINDS], "default": "any"}, "Only runs of this kind."
+)
 _GROUP = Parameter("by", {"type": "string", "enum": list(_BY), "default": "policy"}, "How results are grouped.")
 _AS = Parameter(
     "as", {"type": "string", "enum": ["json", "csv"], "default": "json"}, "csv: text that spreadsheets do not obey."

@@ -19,8 +19,8 @@ from .policies.base import Policy
 from .policies.registry import parse_policies, parse_policy
 from .segments import sizes_of
 from .stepwise import Asking, longest_reply
+from .wanted import MEASURES
 
-MEASURES = ("quality", "latency", "both")
 COMPACTED = "already compacted when it was recorded; --include-compacted replays it"
 NO_PREFIX = "no message before the first reply: there is nothing that it could answer"
 NO_TURN = "no reply was recorded: there is nothing to replay"

@@ -7,6 +7,7 @@ rule and the thresholds of SGLang's `cache_aware` router. `round-robin` and `lea
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -44,15 +45,15 @@ def in_flight(replica: Replica) -> int:
     return len(replica.running) + len(replica.waiting) + len(replica.arrived) + len(replica.fetching)
 
 
-class Router:
+class Router(ABC):
     """The rule of one router. `replicas` are those that work, by index; there is one at least."""
 
     name: ClassVar[str]
     looks: ClassVar[bool] = False  # into the caches of replicas
 
+    @abstractmethod
     def choose(self, live: Live, replicas: Replicas) -> int:
         """The replica for the turn of `live` that arrives now."""
-        raise NotImplementedError
 
     def again(self, live: Live, replicas: Replicas) -> int:
         """The replica for a turn that turns out to find nothing of its cache where it was sent: the same."""

@@ -7,6 +7,7 @@ block, idle sessions are evicted, then the youngest running request is preempted
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,7 @@ from .meter import Meter
 from .residency import Residency
 
 
-class Scheduler:
+class Scheduler(ABC):
     """The requests of one model instance. Time passes in `Replica`, which calls `schedule` before and the others after
     each step; `wake` is called when there is something new to look at.
     """
@@ -64,9 +65,9 @@ class Scheduler:
         """The blocks on its GPUs."""
         return self.cache.pool
 
+    @abstractmethod
     def wake(self) -> None:
         """There is something to look at."""
-        raise NotImplementedError
 
     def schedule(self) -> list[tuple[Live, int]]:
         """The prefill chunks of the next step. Preempts until every decode has its block; admits what fits."""

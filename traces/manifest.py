@@ -21,6 +21,7 @@ from ..errors import UserError
 
 FORMAT = 1
 NAME = "manifest.json"
+KINDS = ("ingest", "replay", "simulate", "plan", "max-load", "nightly", "acceptance")
 STATES = ("running", "complete", "incomplete")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # never a path: whoever may write to a store says these names

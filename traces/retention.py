@@ -9,11 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..errors import UserError, unknown
-from .manifest import RunInfo
+from .manifest import KINDS, RunInfo
 from .store import Store
 
 NIGHT, ACCEPTANCE, GREEN = "nightly", "acceptance", "green"  # kinds of runs, and the verdict that makes a baseline
-KINDS = ("ingest", "replay", "simulate", "plan", "max-load", NIGHT, ACCEPTANCE)
 KILLED = "its process was killed: resume it, or `kvmill store remove` it"
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([hdw])")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,9 +46,9 @@ def prunable(
 
     UserError for a kind that there is not.
     """
+    if kind not in (None, *KINDS):
+        raise unknown("kind", str(kind), KINDS, "--kind")
     runs = store.runs()
-    if kind is not None and kind not in (known_kinds := {*KINDS, *(run.kind for run in runs)}):
-        raise unknown("kind", kind, known_kinds, "--kind")
     now = now or datetime.now(UTC)
     before = now - min(older_than, now - _EPOCH)
     old = {run.run_id: run for run in runs if kind in (None, run.kind) and _ended(run) < before}

@@ -93,6 +93,8 @@ class Store:
         run_id: str | None = None,
     ) -> Run:
         """Start a run: its manifest is written, in state `running`, before this returns."""
+        if kind not in manifest.KINDS:
+            raise ValueError(f"kind {kind!r}: one of {manifest.KINDS}")
         now = datetime.now(UTC)
         run_id = run_id or f"{kind}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         if not RUN_ID.fullmatch(run_id):

@@ -12,10 +12,10 @@ import pytest
 from serving import client, files_below, service_of
 from starlette.testclient import TestClient
 
-from kvmill.dashboard.routes_runs import KINDS
 from kvmill.dashboard.service import SERVED
 from kvmill.dashboard.verbs import options_of, verbs
 from kvmill.traces.ingest import ingest
+from kvmill.traces.manifest import KINDS
 from kvmill.traces.store import Store
 
 EXAMPLES = Path(__file__).parents[1] / "traces" / "readers" / "examples"
@@ -210,9 +210,15 @@ def test_deleting_traces_deletes_the_uploads_they_came_from_and_submits_the_comm
     assert audit.count('"traces delete"') == 2
 
 
-def test_kinds_of_runs_and_served_commands_are_those_there_are():
+def test_served_commands_are_those_there_are():
     assert set(SERVED) <= set(verbs())
-    assert {"ingest", "replay", "plan", "simulate"} <= set(KINDS)
+
+
+def test_runs_of_every_kind_can_be_asked_for_and_of_no_other(api: TestClient, tmp_path: Path):
+    for kind in KINDS:
+        run = Store.open(tmp_path / "store").begin(kind, {}).id
+        assert [one["run"] for one in api.get(f"/api/v1/runs?kind={kind}").json()["runs"]] == [run]
+    assert api.get("/api/v1/runs?kind=gate").status_code == 422
 
 
 def test_a_damaged_job_hides_no_other_and_is_503_itself(api: TestClient, tmp_path: Path):
